@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md and cli.md from the classes themselves: python docs/traits.py. A test compares."""
+"""Write docs/reference/settings.md, settings/ and cli.md from the classes: `python docs/traits.py`. A test compares."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from traitlets import HasTraits, TraitType, Undefined
 from traitlets.config import Application, Configurable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the code beside these docs, not an installed release
 
 import carme_hub
 from carme_hub.cli.app import CarmeHubApp
@@ -83,8 +86,8 @@ def settings_pages() -> dict[str, str]:
         [
             HEAD,
             "# Settings\n",
-            "What stands after `c.` in `jupyterhub_config.py`. A wrong name is said when the hub starts.",
-            "[`carme_hub.configure(c)`](configure.md) sets a safe site; these are what can be set besides.\n",
+            "The settings after `c.` in `jupyterhub_config.py`. The hub reports an unknown name when it starts.",
+            "[`carme_hub.configure(c)`](configure.md) sets a safe site; these can be set in addition.\n",
             *(f"- [{cls.__name__}](settings/{cls.__name__}.md): {_first_line(cls)}" for cls in classes),
             "",
         ]

@@ -43,7 +43,7 @@ class CarmeService(Application):
     config_path = Unicode(
         "jupyterhub_config.py", help="The hub's configuration file; the service reads its own settings from it."
     ).tag(config=True)
-    retry = Float(5.0, min=0.1, help="Seconds between two tries to get ready, while the database is away.").tag(
+    retry = Float(5.0, min=0.1, help="Seconds between two attempts to get ready while the database is down.").tag(
         config=True
     )
     aliases = {"config": "CarmeService.config_path", "f": "CarmeService.config_path"}

@@ -82,7 +82,7 @@ class IdempotentWrite:
         while True:
             found = await self._write(lambda writes: writes.claim(self._claim, lease=LEASE, keep=RETENTION))
             if found.digest != self._claim.digest:
-                raise KeyUsed("This Idempotency-Key was used for something else. Take a new key for a new request.")
+                raise KeyUsed("This Idempotency-Key was used for something else. Use a new key for a new request.")
             if found.token == self._claim.token:
                 return None
             if found.answer is not None:

@@ -59,7 +59,7 @@ class Notifier:
         """Store the notices that are new, put them into the queue of the sender, and return them."""
         due = [each for each in found if each.notice.about not in self._known]
         links = {each.notice.about: address(each.link) for each in due}
-        told = []
+        stored = []
         for at in range(0, len(due), _BATCH):
             part = due[at : at + _BATCH]
 
@@ -73,10 +73,10 @@ class Notifier:
                 self._queue.put_nowait((notice, links[notice.about]))
             if new and (self._sender is None or self._sender.done()):
                 self._sender = asyncio.create_task(self._deliver(), name="carme-notices")
-            told += new
+            stored += new
         if len(self._known) > _REMEMBERED:
             self._known.clear()
-        return told
+        return stored
 
     async def wait_until_delivered(self) -> None:
         """Wait until each notice in the queue has been sent or logged as failed."""

@@ -196,7 +196,7 @@ class CarmeQuotas(LoggingConfigurable):
     smtp_password_file = Unicode(
         "",
         help="""Absolute path of a file (mode 0600, one line) with the password for ``smtp_user``. The default "" takes
-        it from the environment variable ``CARME_SMTP_PASSWORD`` of the hub. It is read anew for each connection.
+        it from the environment variable ``CARME_SMTP_PASSWORD`` of the hub. It is read again for each connection.
         Example: ``"/etc/carme-hub/smtp-password"``.""",
     ).tag(config=True)
     smtp_timeout = Float(10.0, min=0.1, max=300.0, help="Seconds to wait for each answer of the mail server.").tag(

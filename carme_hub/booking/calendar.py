@@ -184,17 +184,17 @@ class Calendar:
     def _book(self, request: BookingRequest, state: State) -> tuple[Reservation, ...]:
         supply = self.supply_for(request.need, profile=request.profile, account=request.account)
         with self.store.transaction(self.cluster) as writes:
-            find_places = self.find_places(writes, supply, asked(request))
-            if find_places.conflicts:
-                raise slot_taken(find_places.conflicts)
-            found = self.new_reservations(request, find_places, state)
+            placement = self.find_places(writes, supply, placement_requests(request))
+            if placement.conflicts:
+                raise slot_taken(placement.conflicts)
+            found = self.new_reservations(request, placement, state)
             writes.add(found)
         return found
 
     def _conflicts(self, request: BookingRequest) -> tuple[Conflict, ...]:
         supply = self.supply_for(request.need, profile=request.profile, account=request.account)
         with self.store.reading(self.cluster) as reads:
-            return self.find_places(reads, supply, asked(request)).conflicts
+            return self.find_places(reads, supply, placement_requests(request)).conflicts
 
     # -- parts of a use case, within its transaction ------------------------------------------------------------------
 
@@ -263,13 +263,13 @@ class Calendar:
         return Placement(found, tuple(conflicts))
 
     def new_reservations(
-        self, request: BookingRequest, find_places: Placement, state: State, *, actor: str = ""
+        self, request: BookingRequest, placement: Placement, state: State, *, actor: str = ""
     ) -> tuple[Reservation, ...]:
         """Return the reservations of a request whose times all have places; they are not written."""
         series = self.new_id() if len(request.times) > 1 else ""
         times = sorted(enumerate(request.times), key=lambda each: each[1].period)
         return tuple(
-            self.new_reservation(request, time, find_places.places[at], state, series, actor) for at, time in times
+            self.new_reservation(request, time, placement.places[at], state, series, actor) for at, time in times
         )
 
     def new_reservation(
@@ -331,7 +331,7 @@ class Calendar:
         return Conflict(time, times, fewer.seats if fewer else 0, types)
 
 
-def asked(request: BookingRequest) -> tuple[PlacementRequest, ...]:
+def placement_requests(request: BookingRequest) -> tuple[PlacementRequest, ...]:
     """Return the placement requests for the times of a booking."""
     return tuple(PlacementRequest(time, request.need, profile=request.profile) for time in request.times)
 

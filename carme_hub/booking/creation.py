@@ -17,7 +17,7 @@ from carme_hub.domain.quotas.booking_rules import needs_approval
 from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import BookingRequest, Conflict, PlacementRequest, asked, slot_taken
+from .calendar import BookingRequest, Conflict, PlacementRequest, placement_requests, slot_taken
 from .changes import grows, moved_placement, moved_to
 from .context import Booker, BookingContext, booking_of, has_begun, share_of
 from .idempotency import run_once
@@ -83,7 +83,7 @@ def _booked(
         request.need, share_of(rules), profile=request.profile, account=request.account
     )
     allowed = context.period_filter(writes, rules, request.owner, "", now)
-    placement = context.calendar.find_places(writes, supply, asked(request), allowed=allowed)
+    placement = context.calendar.find_places(writes, supply, placement_requests(request), allowed=allowed)
     if not placement.conflicts:
         found = context.calendar.new_reservations(request, placement, State.CONFIRMED, actor=who.name)
         found = context.confirmed_or_pending(writes, found, rules, person, admin=who.admin, actor=who.name)
@@ -125,7 +125,7 @@ def _preview(
     now: int,
 ) -> BookingPreview:
     rules = context.rules(context.person(who, request.owner), request.account)
-    wanted: Sequence[PlacementRequest] = asked(request)
+    wanted: Sequence[PlacementRequest] = placement_requests(request)
     if old is not None:
         for each in wanted:
             moved_to(old, each.time.period, request.need, now)

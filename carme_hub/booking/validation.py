@@ -57,7 +57,7 @@ def expanded(request: BookingRequest, recurrence: Recurrence | None) -> Expanded
         return ExpandedRequest(request, ("",) * len(request.times))
     found = occurrences(recurrence)
     if not found:
-        raise BadBooking("All its times are excluded. Keep at least one.")
+        raise BadBooking("All its times are left out. Keep at least one.")
     once = len(found) == 1
     times = tuple(RequestedTime(each.period, "" if once else each.id) for each in found)
     return ExpandedRequest(replace(request, times=times, zone=recurrence.zone), tuple(each.note for each in found))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -148,3 +149,11 @@ def associations_of_cluster(client: SlurmClient, log: logging.Logger | None = No
     if client.cluster not in caches:
         caches[client.cluster] = AssociationCache(client, log=log)
     return caches[client.cluster]
+
+
+def __getattr__(name: str) -> type[AssociationCache]:
+    """Return the cache by its old name, which a site's ``make_book`` may use, with a warning."""
+    if name != "AssociationBook":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is now {__name__}.AssociationCache", DeprecationWarning, stacklevel=2)
+    return AssociationCache

@@ -80,7 +80,7 @@ class SessionReconciler:
             self._watcher.subscribe(self._on_snapshot)
             for session in self._registry.open_sessions():
                 self._watcher.want_fast(session.id)
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="carme-session-keeper")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="carme-session-reconciler")
 
     async def stop(self) -> None:
         """Stop the loop and wait for its end. Sessions are not changed."""

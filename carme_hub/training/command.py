@@ -48,16 +48,16 @@ FAILED, CANNOT, STOPPED = 1, 2, 130
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command of these arguments, and return the exit status."""
-    given = list(sys.argv[1:] if words is None else words)
+    argv = list(sys.argv[1:] if words is None else words)
     try:
-        if given[:1] == ["train"]:
-            return _train(given[1:])
-        if given[:1] == ["scaling"]:
+        if argv[:1] == ["train"]:
+            return _train(argv[1:])
+        if argv[:1] == ["scaling"]:
             from carme_hub.training.scaling import command
 
-            return command.main(given[1:])
-        said = _parser().parse_args(given)
-        return int(said.do(said) or 0)
+            return command.main(argv[1:])
+        arguments = _parser().parse_args(argv)
+        return int(arguments.do(arguments) or 0)
     except Interrupted as error:
         _say(str(error))
         return STOPPED
@@ -123,23 +123,23 @@ def _what(options: RunOptions, own: argparse.Namespace, program: list[str]) -> d
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _list(said: argparse.Namespace) -> None:
-    found = distributed.runs(live=said.live).states()
-    if said.json:
+def _list(arguments: argparse.Namespace) -> None:
+    found = distributed.runs(live=arguments.live).states()
+    if arguments.json:
         _print("".join(json.dumps(each) + "\n" for each in found))
     else:
         _print(description.runs_text(found, time.time()) + "\n")
 
 
-def _log(said: argparse.Namespace) -> None:
-    run = run_folder.Run.load(said.run)
-    if not said.follow:
+def _log(arguments: argparse.Namespace) -> None:
+    run = run_folder.Run.load(arguments.run)
+    if not arguments.follow:
         at = 0
-        while (piece := run.read(said.rank, at))[0]:
+        while (piece := run.read(arguments.rank, at))[0]:
             _print(piece[0])
             at = piece[1]
         return None
-    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), *ALL_LINES), 0
+    tail, printed = Tail(str(run.folder / f"rank-{arguments.rank}.log"), *ALL_LINES), 0
     while True:
         ended = run.state()["state"] in run_folder.ENDED
         tail.look(whole=ended)
@@ -150,27 +150,27 @@ def _log(said: argparse.Namespace) -> None:
         time.sleep(POLL_INTERVAL)
 
 
-def _watch(said: argparse.Namespace) -> int:
-    state = Follower(run_folder.Run.load(said.run), Terminal(all_ranks=said.all)).follow()
+def _watch(arguments: argparse.Namespace) -> int:
+    state = Follower(run_folder.Run.load(arguments.run), Terminal(all_ranks=arguments.all)).follow()
     return 0 if state["state"] == "finished" else FAILED
 
 
-def _stop(said: argparse.Namespace) -> int:
-    state = run_folder.Run.load(said.run).stop()
+def _stop(arguments: argparse.Namespace) -> int:
+    state = run_folder.Run.load(arguments.run).stop()
     _print(f"{state['id']}: {description.STATE_LABELS[state['state']].lower()}\n")
     return 0 if state["state"] in run_folder.ENDED else FAILED
 
 
-def _resize(said: argparse.Namespace) -> None:
-    told = distributed.resize(said.change, run_folder.Run.load(said.run))
-    _print(f"{told.get('message') or 'Resize requested.'}\n")
+def _resize(arguments: argparse.Namespace) -> None:
+    answer = distributed.resize(arguments.change, run_folder.Run.load(arguments.run))
+    _print(f"{answer.get('message') or 'Resize requested.'}\n")
 
 
-def _install(said: argparse.Namespace) -> int:
+def _install(arguments: argparse.Namespace) -> int:
     from carme_hub.training.templates import kernels
 
     try:
-        where = kernels.install(user=said.user, prefix=Path(said.prefix) if said.prefix else None)
+        where = kernels.install(user=arguments.user, prefix=Path(arguments.prefix) if arguments.prefix else None)
     except kernels.KernelError as error:
         raise CannotRun(str(error)) from None
     _print("".join(f"{path}\n" for path in where))

@@ -87,7 +87,7 @@ def main(words: list[str]) -> int:
     os.close(ready)
     try:
         conduct(run, on_ready)
-    except BaseException as error:  # noqa: BLE001  the last place where it can be said
+    except BaseException as error:  # noqa: BLE001  the last place that can report it
         traceback.print_exception(error)
         return 1
     return 0

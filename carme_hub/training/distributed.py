@@ -61,11 +61,11 @@ def run(
         RankFailed: a rank raised an error; it has that rank's traceback. RunFailed: the run ended in another way, such
             as by its time limit. Interrupted: you stopped it. CannotRun: it did not start, or a result is missing.
     """
-    going = begin(_run_options(n, options), call=_call(fn, args, kwargs), limit=limit)
-    state = follow(going)
+    started = begin(_run_options(n, options), call=_call(fn, args, kwargs), limit=limit)
+    state = follow(started)
     # The state of an elastic run lists more ranks than there were at its end; those that left have no result.
-    ranks = going.returned() if state["asked"]["elastic"] else range(len(state["ranks"]))
-    return [going.result(rank) for rank in ranks]
+    ranks = started.returned() if state["asked"]["elastic"] else range(len(state["ranks"]))
+    return [started.result(rank) for rank in ranks]
 
 
 def start(
@@ -130,9 +130,9 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
     """
     found = _find_run(run, live=True)
     try:
-        said = found.state()
-        if said["state"] in _runs.ENDED:
-            word = description.STATE_LABELS[said["state"]].lower()
+        state = found.state()
+        if state["state"] in _runs.ENDED:
+            word = description.STATE_LABELS[state["state"]].lower()
             raise CannotRun(f"{found.id} has ended ({word}), so its ranks cannot change. Start it again.")
         return RunStatus(found.resize(change))
     except control.NoConductor as error:
@@ -159,8 +159,8 @@ def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
         if value is True:
             words.append(word)
         elif value not in (None, False, "", 0) or (name == "gpus_per_task" and value == 0):
-            said = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            words.append(f"{word}={said}")
+            text = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            words.append(f"{word}={text}")
     try:
         return parse_options(words)
     except InvalidOptions as error:

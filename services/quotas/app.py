@@ -36,7 +36,7 @@ from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 
 #: Seconds that what the hub saw of Slurm may be old: much less than ``Books.grace``, after which a job is missed.
-LOOK_AGE = 60.0
+SNAPSHOT_AGE = 60.0
 
 
 class QuotasService(CarmeService):
@@ -94,7 +94,7 @@ class QuotasService(CarmeService):
         commands = self.slurm.commands()
         self.hub_users = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)
-        slurm = SlurmByHub(client, jobs_age=LOOK_AGE, nodes_age=lambda: LOOK_AGE, log=self.log)
+        slurm = SlurmByHub(client, jobs_age=SNAPSHOT_AGE, nodes_age=lambda: SNAPSHOT_AGE, log=self.log)
         self.settlement = SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
         self.settlement.on_result = self._notify
         self._loop = asyncio.create_task(self.settlement.run(), name="carme-settling")

@@ -32,7 +32,7 @@ from jupyter_server_proxy.handlers import AddSlashHandler, LocalProxyHandler
 from tornado import web
 from tornado.httputil import HTTPServerRequest
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 #: Headers and arguments with credentials of the user.
 SECRET_HEADERS = ("Cookie", "Authorization", "Proxy-Authorization", "X-XSRFToken")
 SECRET_ARGUMENTS = ("token", "_xsrf")
@@ -99,7 +99,7 @@ class App:
         self.closed: tuple[str, ...] = tuple(entry.get("closed", ()))
         self.whole_path = bool(entry.get("whole_path", False))
         self.prefix = url_path_join(base_url, self.name)
-        self.socket = str(HERE / f"{self.name}.sock")
+        self.socket = str(FOLDER / f"{self.name}.sock")
         self._command: list[str] = entry["command"]
         self._environ: dict[str, str] = entry.get("environment", {})
         self._hub = bool(entry.get("hub", False))
@@ -110,7 +110,7 @@ class App:
     @property
     def icon(self) -> Path:
         """The file of its icon, which may not exist."""
-        return HERE / f"carme-app-{self.name}.svg"
+        return FOLDER / f"carme-app-{self.name}.svg"
 
     @property
     def is_available(self) -> bool:
@@ -128,7 +128,7 @@ class App:
 
     def filled(self, text: str) -> str:
         """Return an argument of its command with this session's values."""
-        values = {"unix_socket": self.socket, "prefix": self.prefix, "python": sys.executable, "folder": str(HERE)}
+        values = {"unix_socket": self.socket, "prefix": self.prefix, "python": sys.executable, "folder": str(FOLDER)}
         for name, value in values.items():
             text = text.replace("{" + name + "}", value)
         return text
@@ -375,12 +375,12 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(server: Any) -> None:
     """Add the pages of all apps to a server."""
     base_url = server.web_app.settings["base_url"]
-    apps = [App(entry, base_url) for entry in json.loads((HERE / "apps.json").read_text(encoding="utf-8"))]
+    apps = [App(entry, base_url) for entry in json.loads((FOLDER / "apps.json").read_text(encoding="utf-8"))]
 
     def end() -> None:
         for app in apps:
             app.end()
-        shutil.rmtree(HERE, ignore_errors=True)
+        shutil.rmtree(FOLDER, ignore_errors=True)
 
     atexit.register(end)
     handlers: list[Any] = [

@@ -26,7 +26,7 @@ from carme_hub.paths import share_folder
 #: The program that serves TensorBoard; one of the packed files.
 TENSORBOARD = "{folder}/carme-tensorboard.py"
 #: The built-in apps, in the format of ``CarmeApps.apps``.
-OURS: dict[str, dict[str, Any]] = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "tensorboard": {
         "title": "TensorBoard",
         "needs": "python:tensorboard",
@@ -97,7 +97,7 @@ POINT = ExtensionPoint(
     "CarmeApps.offered",
     "a dict in the format of CarmeApps.apps",
     lambda app: isinstance(app, dict),
-    tuple(OURS),
+    tuple(BUILT_IN),
 )
 #: The files of the session folder: the server's settings, the packed apps, and bash's start-up file for terminals.
 CONFIG, PACKED, BASHRC = "jupyter_server_config.py", "carme-apps", "terminal.bashrc"
@@ -108,7 +108,7 @@ class CarmeApps(Configurable):
 
     offered = List(
         Unicode(),
-        default_value=list(OURS),
+        default_value=list(BUILT_IN),
         help="""The apps that are offered if the image has them: the built-in ones TensorBoard (``tensorboard``), VS
         Code in the browser (code-server, ``vscode``) and the gallery of templates (``templates``), and apps of
         installed packages, by the names of their entry points (docs/howto/add-an-app.md). Example:
@@ -118,9 +118,9 @@ class CarmeApps(Configurable):
     apps = Dict(
         value_trait=Dict(),
         key_trait=Unicode(),
-        help="""Further apps: a name (its path below the server's own) and what it is. ``command`` is a list of words,
-        of which one or a variable of ``environment`` has ``{unix_socket}``: an app listens there, since a port of the
-        node is open to everybody on it. See docs/howto/apps.md for all fields. Example::
+        help="""Further apps: a name (its path below the server's own) and its fields. ``command`` is a list of
+        arguments; one of them or a variable of ``environment`` contains ``{unix_socket}``: the app listens there, since
+        a port of the node is open to everybody on it. See docs/howto/apps.md for all fields. Example::
 
             c.CarmeApps.apps = {
                 "streamlit": {
@@ -142,7 +142,7 @@ class CarmeApps(Configurable):
 
     def entries(self) -> list[dict[str, Any]]:
         """Return all apps as the session's server reads them; an administrator's app replaces a built-in one."""
-        apps = {name: OURS[name] if name in OURS else _installed_app(name) for name in self.offered}
+        apps = {name: BUILT_IN[name] if name in BUILT_IN else _installed_app(name) for name in self.offered}
         return [{"name": name, "title": name, **app} for name, app in {**apps, **self.apps}.items()]
 
     def files(self) -> dict[str, str]:
@@ -192,7 +192,7 @@ def fault(name: str, app: Mapping[str, Any]) -> str:
             return f"{field} must be a {FIELDS[field].__name__}"
     words = [*app.get("command", ()), *app.get("environment", {}).values()]
     if not app.get("command") or not all(isinstance(word, str) for word in words):
-        return "command is a list of words, environment has words"
+        return "command is a list of texts, and the values of environment are texts"
     if not any("{unix_socket}" in word for word in words):
         return (
             "neither command nor environment has {unix_socket}; an app must listen there, since everybody on the node "

@@ -111,7 +111,7 @@ async def quote(hub: HubContext, spawner: Any, session: Session, wanted: Compani
         return Quote(allowed=False, message=error.message, left_to_open=more, most=most)
     left = lefts.get(request.account, RemainingBudget("")).text
     if cost is None:
-        free = "GPU time is not counted local_timezone."
+        free = "GPU time is not counted here."
         return Quote(allowed=True, message=free, request=request, start=start, left_to_open=more, most=most)
     allowed = cost.state != "refused"
     return Quote(allowed, cost.sentence, request, cost, left, _money(hub, cost), start, more, most)
@@ -169,7 +169,7 @@ def _checked_request(
         raise NoCompanion("Only a running session can have more nodes.")
     if len(hub.registry.companions_of(session.id)) >= spawner.max_companions:
         most = spawner.max_companions
-        raise NoCompanion(f"A session has {most} companions at most local_timezone. Give one back first.")
+        raise NoCompanion(f"A session has {most} companions at most here. Give one back first.")
     profile = next((p for p in offer.profiles if p.slug == session.request.profile), None)
     if profile is None:
         raise NoCompanion("The profile of this session is no longer offered to you.")
@@ -286,7 +286,7 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
     return {
         "id": companion.id,
         "state": state,
-        "said": _said(hub, companion, state, job, now),
+        "said": _state_text(hub, companion, state, job, now),
         "name": companion.request.purpose,
         "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
@@ -319,7 +319,7 @@ def _job_of(hub: HubContext, companion: Session) -> Job | None:
     return found[-1] if found else None
 
 
-def _said(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
+def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
     if state == "ended":
         return companion.end_reason
     if state == "ending":

@@ -36,8 +36,8 @@ class DockerSettings(LoggingConfigurable):
 
     images = List(
         Dict(),
-        help="""Images to choose from, the default one first. ``path`` is a reference that this machine's engine has,
-        and ``format`` is always ref. Nothing else can be started. No default: a site needs one. Example::
+        help="""Images to choose from, the default image first. ``path`` is a reference that this machine's engine has,
+        and ``format`` is always ref. No other image can be started. No default: a site needs one. Example::
 
             c.CarmeDockerSpawner.images = [
                 {"name": "default", "path": "registry.example.org/lab/pytorch:12", "format": "ref",
@@ -48,9 +48,9 @@ class DockerSettings(LoggingConfigurable):
 
     gpus = List(
         Dict(),
-        help="""The GPUs that the hub gives out: for each its ``id``, as ``docker run --gpus device=`` takes it (a UUID,
-        or the host's index), and its ``type``, as profiles name it. The default, empty, takes what ``nvidia-smi -L``
-        lists, MIG devices included. The hub's log says the list at its start. Example::
+        help="""The GPUs that the hub allocates: for each its ``id`` for ``docker run --gpus device=`` (a UUID, or the
+        host's index), and its ``type``, as in profiles. The default, empty, uses the output of ``nvidia-smi -L``,
+        including MIG devices. The hub logs the list at its start. Example::
 
             c.CarmeDockerSpawner.gpus = [{"id": "GPU-8f3c…", "type": "a6000"}, {"id": "GPU-77d0…", "type": "a6000"}]
         """,
@@ -81,8 +81,8 @@ class DockerSettings(LoggingConfigurable):
     container_root = Enum(
         ("ro", "layer"),
         default_value="ro",
-        help="""What may be written besides home, binds, /tmp and /var/tmp. ``ro``, the default: nothing. ``layer``:
-        everything that file permissions allow, in a layer that ends with the session.""",
+        help="""Writable files besides home, binds, /tmp and /var/tmp. ``ro``, the default: none. ``layer``: all that
+        file permissions allow, in a layer that is removed with the session.""",
     ).tag(config=True)
 
     container_tmp_mib = Integer(
@@ -106,21 +106,21 @@ class DockerSettings(LoggingConfigurable):
     cpu_overcommit = Float(
         1.0,
         min=0.1,
-        help="""How many times the machine's CPUs may be given out. The default, 1, gives none twice; 4 lets four
-        sessions share, each up to its own limit.""",
+        help="""How many times the machine's CPUs may be allocated. The default, 1, allocates each once; with 4, four
+        sessions share them, each up to its own limit.""",
     ).tag(config=True)
 
     memory_overcommit = Float(
         1.0,
         min=0.1,
-        help="""How many times the machine's memory may be given out. With more than the default, 1, the kernel may
-        end sessions when all use what they were given; less leaves room for others. Example: ``0.9``.""",
+        help="""How many times the machine's memory may be allocated. With more than the default, 1, the kernel may
+        kill sessions when all use their limits; less leaves memory to other programs. Example: ``0.9``.""",
     ).tag(config=True)
 
     look_interval = Float(
         5.0,
         min=0.5,
-        help="Seconds between two looks at the engine: one question for all sessions. Time limits are kept as exactly.",
+        help="Seconds between two queries to the engine, each for all sessions. Time limits have this precision.",
     ).tag(config=True)
 
     def check_settings(self) -> None:

@@ -28,7 +28,7 @@ def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
     return f"{when:%a %-d %b %H:%M}"
 
 
-def clock_there(moment: float, now: float, zone: str) -> str:
+def clock_in_zone(moment: float, now: float, zone: str) -> str:
     """Format a time in a named zone, with its name: 14:05 (Europe/Berlin)."""
     try:
         return f"{clock(moment, now, ZoneInfo(zone))} ({zone})"

@@ -261,12 +261,12 @@ def _gives(profile: Profile, virtual: bool) -> list[str]:
         each = " or ".join(f"{profile.gpus.most(t)} × {label}{t}" for t in profile.gpus.types)
         gives.append(each if profile.gpus.count.fixed else f"up to {each}")
     cpus, memory, time_limit = profile.cpus, profile.memory_gib, profile.time_minutes
-    for limit, most_text in (
+    for limit, max_text in (
         (cpus, "1 CPU" if cpus.max == 1 else f"{cpus.max} CPUs"),
         (memory, f"{memory.max} GiB of memory"),
         (time_limit, duration(time_limit.max)),
     ):
-        gives.append(most_text if limit.fixed else f"up to {most_text}")
+        gives.append(max_text if limit.fixed else f"up to {max_text}")
     return gives
 
 

@@ -36,10 +36,9 @@ class OfferSettings(LoggingConfigurable):
 
     profile_list = UnionTrait(
         [List(Dict()), Callable()],
-        help="""What is offered: a list of profiles in KubeSpawner's shape, or a callable that takes the spawner and
-        returns one (it may be async). See docs/reference/profiles.md. The default is empty: then Slurm's
-        spawner offers one profile made of batchspawner's ``req_*`` names, and a box without Slurm does not start.
-        Example::
+        help="""The profiles: a list in KubeSpawner's format, or a callable that takes the spawner and returns one (it
+        may be async). See docs/reference/profiles.md. The default is empty: then the Slurm spawner offers one profile
+        made of batchspawner's ``req_*`` names, and a hub with the Docker spawner does not start. Example::
 
             c.SlurmContainerSpawner.profile_list = [
                 {"slug": "a100", "display_name": "A100", "gpus": {"types": ["a100"], "max": 4, "default": 1}},
@@ -49,9 +48,9 @@ class OfferSettings(LoggingConfigurable):
 
     images = List(
         Dict(),
-        help="""Container images to choose from, the default one first. ``path`` is what compute nodes see; ``format``
-        is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt alone, over the node's /usr, as the
-        sandbox's image). No default: a site needs one. Example::
+        help="""Container images to choose from, the default image first. ``path`` is the path on compute nodes;
+        ``format`` is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt only, with the node's /usr,
+        as the sandbox's image). No default: a site needs one. Example::
 
             c.SlurmContainerSpawner.images = [
                 {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
@@ -61,8 +60,8 @@ class OfferSettings(LoggingConfigurable):
 
     container_binds = List(
         UnionTrait([Unicode(), Tuple()]),
-        help="""Host folders in every container: a path (read-only at the same place) or a tuple
-        ``(source, destination, "ro" | "rw")``. The user's home is always there. Example::
+        help="""Host folders in every container: a path (read-only at the same path) or a tuple
+        ``(source, destination, "ro" | "rw")``. The user's home is always included. Example::
 
             c.SlurmContainerSpawner.container_binds = [("/scratch", "/scratch", "rw"), "/data"]
         """,
@@ -71,15 +70,15 @@ class OfferSettings(LoggingConfigurable):
     container_environment = Dict(
         value_trait=Unicode(),
         key_trait=Unicode(),
-        help="""Variables for the inside of every container; not for secrets, which belong into ``environment``.
+        help="""Variables for the inside of every container; not for secrets, which belong in ``environment``.
         Example: ``{"HF_HOME": "/scratch/hf"}``.""",
     ).tag(config=True)
 
     container_root = Enum(
         ("layer", "ro"),
         default_value="layer",
-        help="""What may be written besides home and binds. ``layer``: a writable layer that ends with the session,
-        where the runtime has one; ``ro``: nothing.""",
+        help="""Writable files besides home and binds. ``layer``: a writable layer that is removed with the session,
+        if the runtime has one; ``ro``: none.""",
     ).tag(config=True)
 
     container_tmp_mib = Integer(
@@ -87,11 +86,11 @@ class OfferSettings(LoggingConfigurable):
     ).tag(config=True)
 
     stop_grace = Integer(
-        10, min=0, help="Seconds that a server and its kernels have to end by themselves after TERM."
+        10, min=0, help="Seconds that a server and its kernels have to end after TERM, before KILL."
     ).tag(config=True)
 
     minimum_uid = Integer(
-        1000, help="System users below this uid never get a session. The default keeps system accounts out."
+        1000, help="System users below this uid never get a session. The default excludes system accounts."
     ).tag(config=True)
 
     admission = Callable(
@@ -103,7 +102,7 @@ class OfferSettings(LoggingConfigurable):
 
     virtual = Bool(
         False,
-        help="""GPUs of this cluster are make-believe: pages say "virtual GPU". Set by the sandbox.""",
+        help="""The GPUs of this cluster are virtual: pages show "virtual GPU". Set by the sandbox.""",
     ).tag(config=True)
 
     _request: Request | None = None

@@ -57,7 +57,7 @@ class CurveUpload(BaseModel):
     points: Annotated[list[_Point], Field(min_length=1, max_length=40)]
 
     @model_validator(mode="after")
-    def _fits(self) -> CurveUpload:
+    def _check_consistency(self) -> CurveUpload:
         if self.limit not in LIMITS:
             raise ValueError(f"limit is one of {', '.join(filter(None, LIMITS))}, or empty")
         if self.ranks > self.most:
@@ -101,11 +101,11 @@ def curves_shown(
     found = []
     for choice in offered:
         for curve in [each for each in curves if each.image == names[choice]][:MAX_CURVES]:
-            found.append({"image": choice, "shown": choice == chosen, **_said(curve, now)})
+            found.append({"image": choice, "shown": choice == chosen, **_curve_shown(curve, now)})
     return found
 
 
-def _said(curve: ScalingCurve, now: float | None) -> dict[str, Any]:
+def _curve_shown(curve: ScalingCurve, now: float | None) -> dict[str, Any]:
     on = curve.gpu_type or "GPUs" if curve.device == "gpu" else "CPUs, not GPUs"
     when = _day(curve.measured, time.time() if now is None else now)
     limit = LIMITS[curve.limit]

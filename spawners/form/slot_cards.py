@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.sessions.profile import Limit, Profile
-from carme_hub.spawners.form.durations import clock_there
+from carme_hub.spawners.form.durations import clock_in_zone
 from carme_hub.spawners.form.form import Offer, environment
 from carme_hub.spawners.form.slots import BOOKING, Bookings
 
@@ -47,7 +47,7 @@ def lines(offer: Offer) -> tuple[str, ...]:
         return ()
     coming = (
         f"{'The class' if each.group else 'Your booking'} “{each.title}” begins at "
-        f"{clock_there(each.period.start, bookings.now, each.zone)}."
+        f"{clock_in_zone(each.period.start, bookings.now, each.zone)}."
         for each in bookings.upcoming
     )
     return (*coming, *((bookings.note(),) if bookings.note() else ()))
@@ -68,7 +68,7 @@ def slots_html(offer: Offer, *, url: str = "", xsrf: str = "") -> str:
 
 def _card(offer: Offer, bookings: Bookings, reservation: Reservation) -> Card:
     heading = "Class now" if reservation.group else "Your booking now"
-    label = _seat(reservation, virtual=offer.virtual)
+    label = _share(reservation, virtual=offer.virtual)
     until = f"until {bookings.until(reservation)}"
     about = (reservation.id, f"{heading}: {reservation.title}", reservation.title)
     options, why = _options(offer, bookings, reservation)
@@ -78,7 +78,7 @@ def _card(offer: Offer, bookings: Bookings, reservation: Reservation) -> Card:
     if not bookings.has_room(reservation, int(options["gpus"])):
         sentences.append("All its GPUs are in use now; your session waits until some are free.")
     if reservation.period.start > bookings.now:
-        sentences.append(f"It begins at {clock_there(reservation.period.start, bookings.now, reservation.zone)}.")
+        sentences.append(f"It begins at {clock_in_zone(reservation.period.start, bookings.now, reservation.zone)}.")
     charged = (f"charged to {reservation.account}",) if offer.accounts is not None else ()
     return Card(*about, (label, until, *charged), options, " ".join(sentences))
 
@@ -109,12 +109,12 @@ def _options(offer: Offer, bookings: Bookings, reservation: Reservation) -> tupl
             return options, ""
         why = why or " ".join(problem.message for problem in problems)
     if not why:
-        why = f"No profile that is offered to you gives {_seat(reservation, virtual=offer.virtual)}. "
+        why = f"No profile that is offered to you gives {_share(reservation, virtual=offer.virtual)}. "
         why += "Ask the cluster’s support."
     return {}, why
 
 
-def _seat(reservation: Reservation, *, virtual: bool = False) -> str:
+def _share(reservation: Reservation, *, virtual: bool = False) -> str:
     """Return one session's share of a booking: 2 × a100."""
     seat = slots.seat_gpus(reservation)
     return f"{seat.count} × {'virtual ' if virtual else ''}{seat.type}"
@@ -137,13 +137,13 @@ def _asked(profile: Profile, reservation: Reservation, now: float) -> dict[str, 
     }
     settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
     if "time_minutes" not in settled:
-        asked["time_minutes"] = _most(profile.time_minutes, slots.minutes_left(reservation, now))
+        asked["time_minutes"] = _nearest_allowed(profile.time_minutes, slots.minutes_left(reservation, now))
     if cpus and profile.cpus.default > cpus and "cpus" not in settled:
-        asked["cpus"] = _most(profile.cpus, cpus)
+        asked["cpus"] = _nearest_allowed(profile.cpus, cpus)
     return asked
 
 
-def _most(limit: Limit, wanted: int) -> int:
+def _nearest_allowed(limit: Limit, wanted: int) -> int:
     """Return the largest allowed value up to ``wanted``, or the smallest allowed value if all are larger."""
     if limit.choices:
         return max((each for each in limit.choices if each <= wanted), default=min(limit.choices))

@@ -28,7 +28,7 @@ from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile_choice import Problem
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import Refused, StoreError
-from carme_hub.spawners.form.durations import clock, clock_there, duration
+from carme_hub.spawners.form.durations import clock, clock_in_zone, duration
 from carme_hub.spawners.form.other_reservations import OtherReservations
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationReads, ReservationStore
@@ -124,19 +124,19 @@ class Slots:
         Args:
             accounts: the user's accounts, None while they are unknown.
         """
-        look = await self.refresh()
-        timetable = self._timetable(look, cluster)
-        return Bookings(user, frozenset(groups), accounts, look, cluster, self._clock(), timetable)
+        view = await self.refresh()
+        timetable = self._timetable(view, cluster)
+        return Bookings(user, frozenset(groups), accounts, view, cluster, self._clock(), timetable)
 
-    def _timetable(self, look: CalendarView, cluster: Cluster) -> ReservationTimetable:
+    def _timetable(self, view: CalendarView, cluster: Cluster) -> ReservationTimetable:
         """Return the timetable that all pages within ``fresh`` seconds share."""
-        now, of = self._clock(), (look, cluster)
+        now, of = self._clock(), (view, cluster)
         if (
             self._made is None
             or not all(map(operator.is_, self._made[1], of))
             or not 0 <= now - self._made[0] < self._fresh
         ):
-            self._made = (now, of, ReservationTimetable(cluster, look.known, now, look.by_hand))
+            self._made = (now, of, ReservationTimetable(cluster, view.known, now, view.by_hand))
         return self._made[2]
 
     def booking_named(self, names: str) -> Reservation | None:
@@ -156,7 +156,7 @@ class Slots:
         if found is None or not minutes:
             raise SlotOver("Your booking is over, or was cancelled. Choose again.")
         request = replace(request, time_limit=min(request.time_limit, minutes))
-        until = clock_there(found.period.end, now, found.zone)
+        until = clock_in_zone(found.period.end, now, found.zone)
         say(4, f"In your booking “{found.title}” until {until}; time limit: {duration(request.time_limit)}.")
         return request, found.id
 
@@ -345,7 +345,7 @@ class Bookings:
 
     def until(self, reservation: Reservation) -> str:
         """Return the end of a reservation, in its own time zone."""
-        return clock_there(reservation.period.end, self.now, reservation.zone)
+        return clock_in_zone(reservation.period.end, self.now, reservation.zone)
 
 
 def _more(minutes: int) -> str:

@@ -49,26 +49,26 @@ def prospect(
     elif seen.starts_now and found is None:
         state = "now"
     smaller = suggest_smaller(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
-    said = sentence(cluster, request, seen, lambda t: clock(t, now), virtual=virtual)
+    text = sentence(cluster, request, seen, lambda t: clock(t, now), virtual=virtual)
     expected = seen.expected
     if bookings is not None and found is not None:
         minutes = _shorter(profile, found.longest)
-        said = _warned(bookings, found, request, said, minutes, virtual)
+        text = _warned(bookings, found, request, text, minutes, virtual)
         expected = found.expected or seen.expected
         if suggest and minutes and seen.starts_now:
             smaller = Suggestion({"time_minutes": minutes}, duration(minutes))
     if bookings is not None and (why := bookings.reason_outside(request)):
-        said = f"{why}: {said}"
-    return _answer(said, state, expected, smaller)
+        text = f"{why}: {text}"
+    return _answer(text, state, expected, smaller)
 
 
-def _answer(said: str, state: str, expected: float = 0.0, smaller: Suggestion | None = None) -> dict[str, object]:
+def _answer(text: str, state: str, expected: float = 0.0, smaller: Suggestion | None = None) -> dict[str, object]:
     suggestion = {"options": dict(smaller.options), "what": smaller.what} if smaller else None
-    return {"sentence": said, "state": state, "expected": int(expected) or None, "suggestion": suggestion}
+    return {"sentence": text, "state": state, "expected": int(expected) or None, "suggestion": suggestion}
 
 
 def _inside(bookings: Bookings, reservation: Reservation, request: Request, silent: bool) -> dict[str, object]:
-    """Say it of a session that starts in a booking."""
+    """Return the answer for a session that starts in a booking."""
     where = f"In your booking “{reservation.title}”"
     limit = f"for {duration(request.time_limit)}, until it ends at {bookings.until(reservation)}"
     if silent:
@@ -81,21 +81,21 @@ def _inside(bookings: Bookings, reservation: Reservation, request: Request, sile
 
 
 def _warned(
-    bookings: Bookings, found: ReservationConflict, request: Request, said: str, minutes: int, virtual: bool
+    bookings: Bookings, found: ReservationConflict, request: Request, text: str, minutes: int, virtual: bool
 ) -> str:
-    """Say what is in the way, and what is not."""
+    """Return the sentence with the conflict, and with what can be done."""
     cause = found.causes[0] if found.causes else None
     title = bookings.title(cause) if cause is not None else ""
     named = f" ({title})" if title else ""
     if not found.longest:
-        return f"{said}, after what is booked{named}"
+        return f"{text}, after what is booked{named}"
     type = f"virtual {request.gpus.type}" if virtual and request.gpus else request.gpus.type
     which = f"all {type}" if found.all_booked else f"the {type} that are free now" if type else "the nodes free now"
     what = f"{which} are booked{named}"
     if cause is not None and cause.kind is Kind.MAINTENANCE:
         what = f"there is maintenance{named}"
-    before = said.removesuffix("; starts now")
-    sooner = "to start now" if before != said else "to start before that"
+    before = text.removesuffix("; starts now")
+    sooner = "to start now" if before != text else "to start before that"
     take = f"take {duration(minutes)} or less {sooner}" if minutes else "this waits until after that"
     return f"{before}. From {clock(found.at, bookings.now)} {what}: {take}"
 

@@ -117,9 +117,9 @@ async def allocated_node(hub: HubContext, session: Session, address: str) -> str
         if not found:
             raise CallbackRefused("Slurm does not say that this session's job runs")
         job = found[-1]
-    told = _site_node_address(hub, session)
+    node_address = _site_node_address(hub, session)
     for node in job.nodes:
-        if told is not None and address in await _resolve(told(node)):
+        if node_address is not None and address in await _resolve(node_address(node)):
             return node
     for max_age in (3600, None):  # the node's address may have changed; a new query before the refusal
         addresses = {n.name: n.address or n.name for n in await hub.watcher.nodes(max_age=max_age)}

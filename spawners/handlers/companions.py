@@ -32,7 +32,7 @@ ONE = rf"{COMPANIONS}/({_UUID})"
 FORM = rf"/carme/sessions/({_UUID})/companions/({_UUID})/give-back"
 _NUMBERS = ("nodes", "gpus", "cpus", "memory_mib", "minutes")
 _LARGEST_BODY = 1024
-_MOST = 99_999_999
+_MAX_NUMBER = 99_999_999
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _NAME = re.compile(r"[\w .:+-]{0,64}")
 _NO_SESSION = "There is no such session, or it has ended."
@@ -159,19 +159,19 @@ class GiveBackFormHandler(CarmeHomeHandler):
     @needs_scope("start:servers")
     async def _post(self, hub: HubContext | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
         if hub is None or session is None or session.parent:
-            await self._say(404, _NO_SESSION)
+            await self._reply(404, _NO_SESSION)
             return
         try:
             await give_back(hub, session, companion)
         except Refused as error:
-            await self._say(404, error.message)
+            await self._reply(404, error.message)
         except (SlurmUnreachable, StoreError) as error:
             hub.log.warning("Companion %s is not given back yet: %s", companion, error)
-            await self._say(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
+            await self._reply(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
         else:
             self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
 
-    async def _say(self, status: int, message: str) -> None:
+    async def _reply(self, status: int, message: str) -> None:
         self.set_status(status)
         self._refused = message
         await self.show()
@@ -201,7 +201,7 @@ def companion_request(said: dict[str, Any]) -> CompanionRequest:
 def _number(field: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,8}", value):
         value = int(value)
-    if type(value) is not int or not 0 <= value <= _MOST:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise web.HTTPError(400, f"{field} is a whole number from 0 up.")
     return value
 

@@ -24,7 +24,7 @@ from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 EXTEND = r"/api/carme/sessions/([0-9a-f-]{36})/time-limit"
 _LARGEST_BODY = 256
-_MOST_MINUTES = 525_600
+_MAX_MINUTES = 525_600
 
 
 #: One lock per session: two clicks are two extensions, one after the other.
@@ -121,6 +121,6 @@ class ExtendHandler(APIHandler):
 def _minutes(body: bytes) -> int:
     data = small_json(body, _LARGEST_BODY)
     minutes = data.get("minutes") if isinstance(data, dict) and set(data) == {"minutes"} else None
-    if type(minutes) is not int or not 0 < minutes <= _MOST_MINUTES:
+    if type(minutes) is not int or not 0 < minutes <= _MAX_MINUTES:
         raise web.HTTPError(400, 'Send {"minutes": N}, with N from 1 up.')
     return minutes

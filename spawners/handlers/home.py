@@ -51,15 +51,15 @@ class CalendarLookup(NoticeLookup[CalendarNews]):
 
         async def ask() -> CalendarNews:
             now = time.time()
-            look = await hub.slots.refresh()
+            calendar = await hub.slots.refresh()
             past = await hub.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS_SECONDS))
             notices = [
-                *of_problems(look.known, user.name, now),
+                *of_problems(calendar.known, user.name, now),
                 *of_released(past, now),
-                *of_times(look.known, user.name, groups, accounts, now),
+                *of_times(calendar.known, user.name, groups, accounts, now),
             ]
             mine = [each for each in hub.registry.open_sessions() if each.user == user.name and not each.parent]
-            met = affected_sessions(mine, hub.watcher.latest, look.known, now)
+            met = affected_sessions(mine, hub.watcher.latest, calendar.known, now)
             return CalendarNews(notices, [await alternatives_for(hub, user, each, now) for each in met])
 
         return ask

@@ -91,19 +91,19 @@ class MaintenanceFormHandler(CarmeHomeHandler):
     async def _post(self, hub: HubContext | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.current_user if user_name == self.current_user.name else self.find_user(user_name)
         if hub is None or session is None or user is None or not _has_server(session, user):
-            await self._say(404, _OVER)
+            await self._reply(404, _OVER)
             return
         try:
             await _do(self, hub, user, session, what)
         except Refused as error:
-            await self._say(409, error.message)
+            await self._reply(409, error.message)
         except (SlurmUnreachable, StoreError) as error:
             hub.log.warning("Session %s cannot be moved or stopped now: %s", session.id, error)
-            await self._say(503, _NOT_KNOWN)
+            await self._reply(503, _NOT_KNOWN)
         else:
             self.redirect(_page_after(self, user, session, what), status=303)
 
-    async def _say(self, status: int, message: str) -> None:
+    async def _reply(self, status: int, message: str) -> None:
         self.set_status(status)
         self._refused = message
         await self.show()

@@ -27,7 +27,7 @@ PAGE_WAIT, COOLDOWN = 1.0, 30.0
 #: Pages that query at once; the store has four times as many threads.
 MAX_LOOKUPS = 2
 #: Notices on a page of the hub; the service's page has all.
-MOST = 3
+MAX_NOTICES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +51,26 @@ class NoticeLookup(Generic[T]):
         self._nothing, self._name = nothing, name
         self._semaphore = asyncio.Semaphore(MAX_LOOKUPS)
         self._silent_until = 0.0
-        self._looking: set[asyncio.Task[T]] = set()
+        self._running: set[asyncio.Task[T]] = set()
         self._asking: dict[asyncio.Task[Any] | None, float] = {}  # running lookups, and since when they run
 
     async def for_user(self, user: Any) -> T:
         """Return the value for a user; ``nothing`` if there is none, or if it cannot be read now."""
         if self._is_silent():
             return self._nothing
-        look = asyncio.create_task(self._look(user), name="carme-notices-of-hub")
-        self._looking.add(look)
-        look.add_done_callback(self._looked)
-        done, _ = await asyncio.wait([look], timeout=PAGE_WAIT)
+        task = asyncio.create_task(self._lookup(user), name="carme-notices-of-hub")
+        self._running.add(task)
+        task.add_done_callback(self._log_failure)
+        done, _ = await asyncio.wait([task], timeout=PAGE_WAIT)
         if not done:
-            if look not in self._asking:
+            if task not in self._asking:
                 # It waits for other lookups or for the hub's start, and nobody needs its result any more.
-                look.cancel()
+                task.cancel()
             # Otherwise it is not cancelled: its thread would continue, and no longer be counted.
             self._is_silent()
             log.debug("%s for %s are left out: no answer within %g s", self._name, user.name, PAGE_WAIT)
             return self._nothing
-        return self._nothing if look.exception() is not None else look.result()
+        return self._nothing if task.exception() is not None else task.result()
 
     def _is_silent(self) -> bool:
         """Return whether to leave the database alone, since a running lookup was or is late."""
@@ -82,12 +82,12 @@ class NoticeLookup(Generic[T]):
             )
         return now < self._silent_until
 
-    def _looked(self, look: asyncio.Task[T]) -> None:
-        self._looking.discard(look)
-        if not look.cancelled() and (error := look.exception()) is not None:
+    def _log_failure(self, task: asyncio.Task[T]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("%s are left out: %s", self._name, error)
 
-    async def _look(self, user: Any) -> T:
+    async def _lookup(self, user: Any) -> T:
         shared = getattr(user.spawner, "shared", None)
         hub = await shared() if shared is not None else None
         question = self._question(user, hub) if hub is not None else None
@@ -96,13 +96,13 @@ class NoticeLookup(Generic[T]):
         async with self._semaphore:
             if self._is_silent():
                 return self._nothing
-            look = asyncio.current_task()
-            self._asking[look] = time.monotonic()
+            task = asyncio.current_task()
+            self._asking[task] = time.monotonic()
             try:
                 return await question()
             finally:
                 self._is_silent()  # records a lookup that took too long
-                del self._asking[look]
+                del self._asking[task]
 
     def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[T]] | None:
         """Return the query for a user in the hub's context; None if there is nothing to query."""
@@ -148,7 +148,7 @@ async def notices_for(handler: Any) -> dict[str, Any]:
 
 def shown(notices: Sequence[Notice], href: str) -> dict[str, Any]:
     """Return some notices for the template, how many more there are, and the service's URL."""
-    return {"notices": notices[:MOST], "more": len(notices[MOST:]), "href": href}
+    return {"notices": notices[:MAX_NOTICES], "more": len(notices[MAX_NOTICES:]), "href": href}
 
 
 def service_href(handler: Any, name: str) -> str:

@@ -107,11 +107,11 @@ class CarmeProxy(ConfigurableHTTPProxy):
             users, name = self.app.users, data["user"]
             spawner = users[name].spawners.get(data.get("server_name", "")) if name in users else None
             # A server of another spawner class has no fingerprint here.
-            return str(getattr(spawner, "certificate", "")) or (NO_CERTIFICATE if _is_ours(spawner) else "")
+            return str(getattr(spawner, "certificate", "")) or (NO_CERTIFICATE if _needs_certificate(spawner) else "")
         # JupyterHub writes the certificates of all services to one file, so it does not identify one service.
         return certificate_in(self.app.internal_ssl_cert) if data.get("hub") else ""
 
 
-def _is_ours(spawner: Any) -> bool:
+def _needs_certificate(spawner: Any) -> bool:
     """Return whether a server's route must have a fingerprint; the route of a missing spawner must."""
     return spawner is None or hasattr(spawner, "certificate")

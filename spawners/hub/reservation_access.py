@@ -20,10 +20,10 @@ from jupyterhub.utils import make_ssl_context, url_path_join
 from carme_hub.booking.hub_access import PATH, SERVICE, SIGNATURE_HEADER, sign
 
 #: Seconds for which a start waits for the service.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
-async def request_access(user: Any, booking: str, log: logging.Logger, *, max_wait: float = PATIENCE) -> bool:
+async def request_access(user: Any, booking: str, log: logging.Logger, *, max_wait: float = TIMEOUT) -> bool:
     """Return whether the service has confirmed in time that the user is in the booking's Slurm reservation.
 
     Args:
@@ -45,7 +45,7 @@ async def request_access(user: Any, booking: str, log: logging.Logger, *, max_wa
         ):
             said = await answer.json() if answer.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        log.warning("The calendar was not asked to let %s into booking %s: %s", user.name, booking, _words(error))
+        log.warning("The calendar was not asked to let %s into booking %s: %s", user.name, booking, _text(error))
         return False
     inside = isinstance(said, dict) and said.get("let_in") is True
     if not inside:
@@ -64,5 +64,5 @@ def _context(key: str, certificate: str, authority: str) -> ssl.SSLContext:
     return context
 
 
-def _words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error) or type(error).__name__

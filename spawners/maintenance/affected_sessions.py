@@ -125,8 +125,8 @@ def restart_sentence(offer: Offer, request: Request, now: float, max_wait: float
         max_wait: the longest time that a start waits in the queue, in seconds.
     """
     profile = next(each for each in offer.profiles if each.slug == request.profile)
-    look = offer.bookings
-    seen = prospect(offer.cluster, profile, request, now, virtual=offer.virtual, suggest=False, bookings=look)
+    bookings = offer.bookings
+    seen = prospect(offer.cluster, profile, request, now, virtual=offer.virtual, suggest=False, bookings=bookings)
     expected = seen["expected"]
     if seen["state"] == "unknown":
         return "It is not known now whether another node has room for it: Slurm does not answer."

@@ -128,8 +128,8 @@ class ServerReadiness:
                 tail = (await self._hub.client.log_tail(session.user, id)).strip()
             except CarmeError as error:
                 self._spawner.log.warning("The log of session %s cannot be read: %s", id, error)
-        theirs = why == LAUNCH_CODES[HOME_FULL] or (session is not None and session.server_exit in USER_FAULTS)
-        return ended_early(why, tail, 400 if theirs else 500)
+        is_user_fault = why == LAUNCH_CODES[HOME_FULL] or (session is not None and session.server_exit in USER_FAULTS)
+        return ended_early(why, tail, 400 if is_user_fault else 500)
 
 
 @lru_cache(maxsize=4)

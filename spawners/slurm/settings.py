@@ -34,21 +34,21 @@ class SessionSettings(OfferSettings, SlurmSpawner):
     podman_engine = Enum(
         ["crun", "runc"],
         "crun",
-        help="""What Podman starts containers with, where ``container_runtime`` is "podman". The default, crun, keeps a
-        user's further groups and all processes in the job's cgroup; "runc" is for nodes with a hybrid of cgroup v1
-        and v2, on which crun refuses to run. Example: ``"runc"``.""",
+        help="""The OCI runtime of Podman, if ``container_runtime`` is "podman". The default, crun, keeps a user's
+        further groups and all processes in the job's cgroup; "runc" is for nodes with a hybrid of cgroup v1 and v2,
+        on which crun refuses to run. Example: ``"runc"``.""",
     ).tag(config=True)
 
     podman_device = Unicode(
         "nvidia.com/gpu=all",
-        help="""CDI name of the devices that Podman gives a session with GPUs; which of them open is the job's cgroup's
-        say. Each node needs the CDI file (``nvidia-ctk cdi generate``). Empty: none. Example:
+        help="""CDI name of the devices that Podman adds to a session with GPUs; the job's cgroup decides which of
+        them can be opened. Each node needs the CDI file (``nvidia-ctk cdi generate``). Empty: none. Example:
         ``"amd.com/gpu=all"``.""",
     ).tag(config=True)
 
     container_bind_roots = List(
         Unicode(),
-        help="""Folders inside which the source of a bind must lie once links are resolved on the node. The default,
+        help="""Folders inside which the source of a bind must be after links are resolved on the node. The default,
         empty, allows the sources of ``container_binds`` themselves. Example: ``["/scratch", "/data"]``.""",
     ).tag(config=True)
 
@@ -69,28 +69,28 @@ class SessionSettings(OfferSettings, SlurmSpawner):
     stop_timeout = Float(
         30.0,
         min=1,
-        help="""Seconds that Stop waits to see the end of the job. After that the hub goes on cancelling by itself,
-        also through restarts and outages, until the end is seen.""",
+        help="""Seconds that Stop waits for the end of the job. After that the hub continues to cancel it by itself,
+        also after restarts and outages, until the job has ended.""",
     ).tag(config=True)
 
     node_address = Callable(
         None,
         allow_none=True,
-        help="""Callable that takes a node's name and returns what the hub connects to. The default, None, takes
-        Slurm's NodeAddr. Example: ``lambda node: f"{node}.ib.example.org"``.""",
+        help="""Callable that takes a node's name and returns the address to which the hub connects. The default, None,
+        uses Slurm's NodeAddr. Example: ``lambda node: f"{node}.ib.example.org"``.""",
     ).tag(config=True)
 
     max_companions = Integer(
         8,
         min=0,
-        help="""Companions that one session may have open at once: jobs beside it with more nodes for training. A
-        run with a fixed number of ranks takes one for all of them, an elastic run one for each further rank that the
-        session has no GPUs for. Each is held and charged like a session, and the rules of GPU time count it as one.
+        help="""Companions that one session may have open at once: further jobs with more nodes for training. A run
+        with a fixed number of ranks needs one for all of them, an elastic run one for each further rank for which the
+        session has no GPUs. Each has a hold and charges like a session, and the rules on GPU time count it as one.
         0: none. Example: ``2``.""",
     ).tag(config=True)
 
     companion_nodes = Integer(
-        16, min=1, help="Most nodes of one companion. The profile's limits hold on each of them. Example: ``4``."
+        16, min=1, help="Most nodes of one companion. The profile's limits apply to each of them. Example: ``4``."
     ).tag(config=True)
 
     @validate("port_range")

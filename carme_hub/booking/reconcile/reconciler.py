@@ -158,7 +158,7 @@ class ReservationReconciler:
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._next_pass = loop.create_future()
-            self._task = loop.create_task(self._run(self._next_pass), name="carme-reservation-keeper")
+            self._task = loop.create_task(self._run(self._next_pass), name="carme-reservation-reconciler")
 
     async def stop(self) -> None:
         """Stop the loop and wait for its end. Reservations are not changed."""

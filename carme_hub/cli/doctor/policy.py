@@ -56,7 +56,7 @@ def soft_qos(config: Config) -> tuple[str, ...]:
 
 
 def licenses(config: Config) -> dict[str, str]:
-    """Return the licence by which the calendar counts each GPU type, {} where none is."""
+    """Return the license by which the calendar counts each GPU type, {} where none is."""
     try:
         return CarmeReservations(config=config).counted_by()
     except (TraitError, ConfigError):

@@ -33,7 +33,7 @@ class SlurmFacts:
     Attributes:
         config: ``scontrol show config``. dbd: the daemon's half of ``sacctmgr show configuration``.
         gres: the GRES of each node. qos: the names of all QOS. gpus: how many there are of each type.
-        licenses: how many there are of each licence. errors: why a command gave no answer, by the command.
+        licenses: how many there are of each license. errors: why a command gave no answer, by the command.
     """
 
     config: Mapping[str, str] | None = None
@@ -112,7 +112,7 @@ def check(
 
     Args:
         soft_qos: the QOS that the policy gives sessions over a soft limit.
-        licenses: the licence by which the calendar counts each GPU type.
+        licenses: the license by which the calendar counts each GPU type.
     """
     if facts.config is None:
         text = facts.errors.get("scontrol", "not asked")
@@ -302,7 +302,7 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
     setting = "CarmeReservations.licenses"
     if facts.licenses is None or facts.gpus is None:
         text = facts.errors.get("scontrol", facts.errors.get("sinfo", "not asked"))
-        yield unknown(setting, f"Slurm named no licences: {text}", "run the doctor where Slurm answers")
+        yield unknown(setting, f"Slurm named no licenses: {text}", "run the doctor where Slurm answers")
         return
     wanted = ",".join(f"{name}:{facts.gpus.get(type, 0)}" for type, name in sorted(licenses.items()))
     for why in license_problems(licenses, facts.licenses, facts.gpus):
@@ -311,7 +311,7 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
         yield advice(
             setting,
             ", ".join(licenses),
-            f"GPUs that have no licence cannot be booked: {', '.join(left)}",
+            f"GPUs that have no license cannot be booked: {', '.join(left)}",
             "name one for each type that people may book",
         )
 

@@ -32,7 +32,7 @@ class ReplayApp(ConfiguredApp):
     examples = "carme-hub quotas replay --policy new.yaml --from 2026-10-01 --to 2026-10-31"
 
     policy = Unicode("", help="The YAML file of the policy. The default is the policy in force.").tag(config=True)
-    since = Unicode("", help="First day (or time), in the policy's zone. Needed.").tag(config=True)
+    since = Unicode("", help="First day (or time), in the policy's zone. Required.").tag(config=True)
     until = Unicode("", help="Last day (or time). The default is now.").tag(config=True)
     aliases: Any = {
         **ConfiguredApp.aliases,

@@ -63,7 +63,7 @@ class CompanionJob:
                 conductor.check()
             else:
                 self.id = opened.id
-        conductor.state.update(companions=[self.id], message=self._said(opened))
+        conductor.state.update(companions=[self.id], message=self._status_message(opened))
         while True:
             conductor.check()
             try:
@@ -74,9 +74,9 @@ class CompanionJob:
             if now is not None and now.state == "ending":
                 raise Failed("The request for more GPUs was cancelled before it was granted. Run it again.")
             if now is None or now.state == "ended":
-                said = f" {now.said}" if now is not None and now.said else ""
-                raise Failed(f"The companion job ended before it started.{said} Run it again.")
-            conductor.state.update(message=self._said(now))
+                text = f" {now.said}" if now is not None and now.said else ""
+                raise Failed(f"The companion job ended before it started.{text} Run it again.")
+            conductor.state.update(message=self._status_message(now))
             if now.state == "running":
                 try:
                     return conductor.broker.allocation(self.id)
@@ -98,7 +98,7 @@ class CompanionJob:
 
     def give_back(self) -> None:
         """Give the companion back; retry while the hub is down."""
-        begun = time.monotonic()
+        began = time.monotonic()
         while self.id or self._unanswered:
             try:
                 if self.id:
@@ -108,20 +108,20 @@ class CompanionJob:
                     with contextlib.suppress(Refused):  # it has ended meanwhile
                         self._hub.close(id)
                     self._unanswered = False
-                if time.monotonic() > begun + APPEAR_TIMEOUT:
+                if time.monotonic() > began + APPEAR_TIMEOUT:
                     return
             except NoHub:
-                if time.monotonic() > begun + GIVE_BACK_TIMEOUT:
+                if time.monotonic() > began + GIVE_BACK_TIMEOUT:
                     if self.id:
                         release_by_file(self.id)
                     raise
             time.sleep(RETRY_INTERVAL)
 
-    def _said(self, companion: Companion) -> str:
+    def _status_message(self, companion: Companion) -> str:
         kind = gpu_kind(self._conductor.state.get())
         if companion.state != "waiting":
             return ""
-        said = companion.said
-        if said.startswith("Waiting for ") and "; " in said:
-            said = said.partition("; ")[2]  # drop the part that the sentence below repeats
-        return f"Waiting for {pluralize(companion.gpus, f'more {kind}')}: {said[:1].lower()}{said[1:]}"
+        text = companion.said
+        if text.startswith("Waiting for ") and "; " in text:
+            text = text.partition("; ")[2]  # drop the part that the sentence below repeats
+        return f"Waiting for {pluralize(companion.gpus, f'more {kind}')}: {text[:1].lower()}{text[1:]}"

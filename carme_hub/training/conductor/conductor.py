@@ -81,11 +81,11 @@ class Conductor:
             "stop": lambda _: self.end("stop", "The run was stopped."),
             "interrupt": lambda _: self.end("interrupt", "The run was interrupted."),
             "resize": _refuse_resize,
-            "newest": lambda said: {"lines": self.output.newest(int(said.get("rank", 0)))},
+            "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
         self.started = 0.0  # when the ranks started, by the monotonic clock
         self._handles: list[StartedStep] = []
-        self._begun, self._files_checked, self._followers = time.monotonic(), 0.0, -1
+        self._began, self._files_checked, self._followers = time.monotonic(), 0.0, -1
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Conductor:
                     self.end(how, "The run was stopped from another session.")
             if not _exists(self.run.folder, unknown=True):
                 self.end("stop", "The folder of the run was deleted.")
-            if self._followers < 0 and not self.options.detach and now > self._begun + FOLLOW_TIMEOUT:
+            if self._followers < 0 and not self.options.detach and now > self._began + FOLLOW_TIMEOUT:
                 self.end("stop", "Nobody followed the run.")
         if self.stopping.is_set():
             raise Stopped(self.stop_reason)
@@ -184,9 +184,9 @@ class Conductor:
 
     def write_run_config(self, **more: Any) -> None:
         """Write ``run.json``, which each rank reads first (see ``RankConfig``); call it before ``start_step``."""
-        told = {name: value for name, value in self.request.items() if name != "asked"}
-        said = {
-            **told,
+        request = {name: value for name, value in self.request.items() if name != "asked"}
+        config = {
+            **request,
             "run": self.run.id,
             "ranks": self.options.ranks,
             "backend": self.options.backend,
@@ -197,7 +197,7 @@ class Conductor:
             "port": self.rendezvous.port,
             **more,
         }
-        write_json(self.run.folder / "run.json", said)
+        write_json(self.run.folder / "run.json", config)
 
     def argv(self, step: str) -> tuple[str, ...]:
         """Return the command of a rank. ``step`` names the step: ranks with the same name form one world."""

@@ -80,11 +80,11 @@ class FixedSizeRun(Conductor):
         try:
             self._watch(self._handle, placement, nodes)
         except Failed as error:
-            if self._job is not None and (said := self._job.lost_message()):
+            if self._job is not None and (text := self._job.lost_message()):
                 for each in self.state.get()["ranks"]:  # no rank is at fault
                     if each["state"] == "failed":
                         self.state.update_rank(each["rank"], state="stopped")
-                raise Failed(said, error_entry(None, "", "GPUsTakenAway", said)) from error
+                raise Failed(text, error_entry(None, "", "GPUsTakenAway", text)) from error
             raise
 
     def finish(self) -> None:
@@ -122,10 +122,10 @@ class FixedSizeRun(Conductor):
                     raise self._missing_ranks(missing, [nodes[placement.node_of(rank)] for rank in missing])
         self._look_for_error(handle)
         if status:
-            said = handle.messages[-1] if handle.messages else f"srun ended with status {status}."
+            text = handle.messages[-1] if handle.messages else f"srun ended with status {status}."
             if any(_NO_PMIX.search(each) for each in handle.messages):
-                said = NO_PMIX
-            raise Failed(f"The ranks failed. {said}", error_entry(None, "", "Step", "\n".join(handle.messages)))
+                text = NO_PMIX
+            raise Failed(f"The ranks failed. {text}", error_entry(None, "", "Step", "\n".join(handle.messages)))
         if quiet := self.rendezvous.missing(placement.ranks, messages.END):
             rank = quiet[0]
             raise self._silent_failure(rank, "ended before its code did, without an error: os._exit() was called")
@@ -189,14 +189,14 @@ def is_consequence(error: State) -> bool:
     return bool(_CONSEQUENCES.search(f"{error['type']}: {error['message']}"))
 
 
-def _exit_status(said: str) -> int:
-    match = re.fullmatch(r"Exited with exit code (\d+)", said)
+def _exit_status(text: str) -> int:
+    match = re.fullmatch(r"Exited with exit code (\d+)", text)
     return int(match[1]) if match else 0
 
 
-def _exit_text(said: str) -> str:
+def _exit_text(text: str) -> str:
     """Describe how a rank ended, from Slurm's line: ``Exited with exit code 137``."""
-    status = _exit_status(said)
+    status = _exit_status(text)
     if status > 128:
         try:
             name = signal.Signals(status - 128).name
@@ -204,4 +204,4 @@ def _exit_text(said: str) -> str:
             name = f"signal {status - 128}"
         memory = "; a frequent cause is too little memory" if name == "SIGKILL" else ""
         return f"was killed by {name} without an error message{memory}"
-    return f"ended with exit status {status} without an error message" if status else f"ended: {said}"
+    return f"ended with exit status {status} without an error message" if status else f"ended: {text}"

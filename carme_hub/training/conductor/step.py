@@ -78,13 +78,13 @@ class StartedStep:
 
     def stop(self, *, interrupt: bool = False) -> None:
         """End all ranks within five seconds; return when none is left."""
-        for name, patience in ((("INT", INTERRUPT_SECONDS),) if interrupt else ()) + (
+        for name, seconds in ((("INT", INTERRUPT_SECONDS),) if interrupt else ()) + (
             ("TERM", TERM_SECONDS),
             ("KILL", 1.0),
         ):
             if self.wait(0) is None:
                 self.signal(name)
-                self.wait(patience)
+                self.wait(seconds)
         self.close()
 
     def close(self) -> None:
@@ -103,16 +103,16 @@ def start_in_thread(begin: Callable[[], StartedStep], check: Callable[[], None])
     Args:
         check: is called meanwhile; where it raises an error, the step is ended.
     """
-    begun: list[StartedStep | Exception] = []
-    away = threading.Event()
+    started: list[StartedStep | Exception] = []
+    cancelled = threading.Event()
 
     def start() -> None:
         try:
-            begun.append(begin())
+            started.append(begin())
         except Exception as error:  # noqa: BLE001  raised below
-            begun.append(error)
-        if away.is_set() and isinstance(begun[0], StartedStep):
-            begun[0].stop()
+            started.append(error)
+        if cancelled.is_set() and isinstance(started[0], StartedStep):
+            started[0].stop()
 
     thread = threading.Thread(target=start, name="carme-start", daemon=True)
     thread.start()
@@ -121,8 +121,8 @@ def start_in_thread(begin: Callable[[], StartedStep], check: Callable[[], None])
             check()
             thread.join(CHECK_INTERVAL)
     except BaseException:
-        away.set()
+        cancelled.set()
         raise
-    if isinstance(begun[0], Exception):
-        raise begun[0]
-    return begun[0]
+    if isinstance(started[0], Exception):
+        raise started[0]
+    return started[0]

@@ -150,7 +150,7 @@ class ElasticRun(Conductor):
         del self._workers.members[member.name]
         end = messages.read_message(self.rendezvous, messages.END, member.number)
         well = member.handle.exit == 0 and (self._done or (end is not None and end["ok"]))
-        self._membership.gone(member.name)
+        self._membership.remove(member.name)
         if member.leaving or well:
             self.state.update_rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
@@ -163,8 +163,8 @@ class ElasticRun(Conductor):
             self._companions.give_back(member.slot.companion)
 
     def _lost(self, member: Worker) -> None:
-        failed, said = member.handle.failed_tasks, member.handle.messages
-        how = failed[0][1] if failed else said[-1] if said else "it ended"
+        failed, lines = member.handle.failed_tasks, member.handle.messages
+        how = failed[0][1] if failed else lines[-1] if lines else "it ended"
         self._message = f"{self._rank_on_node(member)} was lost ({how}); the others continue."
         self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
         self._consequences.clear()
@@ -173,8 +173,8 @@ class ElasticRun(Conductor):
             self._workers.to_start.append((time.monotonic() + RESTART_DELAY, member.number, member.slot))
 
     def _all_lost(self) -> Failed:
-        said = f"No rank is left. {self._message}".strip()
-        return Failed(said, [error_entry(None, "", "AllLost", said), *self._consequences][-1])
+        message = f"No rank is left. {self._message}".strip()
+        return Failed(message, [error_entry(None, "", "AllLost", message), *self._consequences][-1])
 
     def _rank_on_node(self, member: Worker) -> str:
         return f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
@@ -191,11 +191,11 @@ class ElasticRun(Conductor):
             due = [each for each in self._workers.to_start if each[0] <= time.monotonic()]
         for entry in due:
             _, number, slot = entry
-            member, said = None, None
+            member, problem = None, None
             try:  # without the lock, since Slurm may be slow; it stays in ``to_start``
                 member = self._start(number, slot)
             except NoBroker as error:
-                said = error
+                problem = error
             with self._lock:
                 wanted = entry in self._workers.to_start
                 if wanted:
@@ -205,15 +205,15 @@ class ElasticRun(Conductor):
                     if not wanted:  # it was withdrawn meanwhile
                         member.leaving = time.monotonic()
                         self._membership.leave(member.name)
-                elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
+                elif isinstance(problem, NotReady):  # time limit, preempted, or given back from outside
                     if slot.companion and self._workers.is_empty(slot.companion):
                         self._unexplained[slot.companion] = self._message
                         self._message = f"{self._message} {COMPANION_ENDED}.".strip()
                         self._companions.mark_lost(slot.companion)
                 elif not self._workers.members:
-                    raise Failed(str(said)) from said
+                    raise Failed(str(problem)) from problem
                 elif wanted:  # the others continue
-                    self._message = f"Rank {number} could not be started ({said}); retrying."
+                    self._message = f"Rank {number} could not be started ({problem}); retrying."
                     self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
                     self._workers.to_start.append((time.monotonic() + SLURM_RETRY_DELAY, number, slot))
 
@@ -243,7 +243,7 @@ class ElasticRun(Conductor):
             self.rendezvous.put(messages.BROADCAST, sharing_key(number), json.dumps(shared).encode())
             handle = start_in_thread(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
         except NoBroker:
-            self._membership.gone(name)
+            self._membership.remove(name)
             raise
         self.state.update_rank(number, **{**NEW_RANK, "node": slot.node})
         return Worker(name, number, slot, handle, time.monotonic())
@@ -273,9 +273,9 @@ class ElasticRun(Conductor):
                 member.handle.stop()
                 self._ended(member)
 
-    def _resize(self, said: State) -> State:
+    def _resize(self, request: State) -> State:
         """Handle a request for more or fewer ranks."""
-        change, (fewest, most) = int(said["change"]), self._limits
+        change, (fewest, most) = int(request["change"]), self._limits
         if not change:
             raise RequestRefused("0 changes nothing: give the number of ranks to add, like +2, or to remove, like -1.")
         if self._done or not self._all_requested:
@@ -295,12 +295,12 @@ class ElasticRun(Conductor):
         few = len(self._workers.to_start) < self._limits[0]
         self.state.update(state="waiting", message="Asking the hub for more GPUs.")
         try:
-            said = self._add(count, self.check if few else None)
+            message = self._add(count, self.check if few else None)
         except RequestRefused as error:
             if len(self._workers.to_start) < self._limits[0]:
                 raise Failed(str(error)) from error
-            said = str(error)
-        self._message = f"{self._message} {said}".strip()
+            message = str(error)
+        self._message = f"{self._message} {message}".strip()
 
     def _add_with_price(self, count: int, companions: int) -> str:
         price, before = self._companions.price(companions, self._minutes), self._message
@@ -364,16 +364,16 @@ class ElasticRun(Conductor):
             message = f"{message} Waiting for {more}: the run continues with {self._membership.fewest}.".strip()
         if waiting:
             more = "1 more rank waits" if len(waiting) == 1 else f"{len(waiting)} more ranks wait"
-            message = f"{message} {more} for GPUs. {waiting[0].said}".strip()
-        said: State = {
+            message = f"{message} {more} for GPUs. {waiting[0].message}".strip()
+        state: State = {
             "state": "waiting" if missing and (begun or waiting) else "running",
             "message": message,
             "nodes": worker_nodes(members),
             **{"companions": companions, "generation": self._membership.generation},
         }
-        if {**said, "members": len(members)} != self._last_state:
-            self._last_state = {**said, "members": len(members)}
-            self.state.update(**said, own_gpus=self._gpus * self._workers.count_in_session())
+        if {**state, "members": len(members)} != self._last_state:
+            self._last_state = {**state, "members": len(members)}
+            self.state.update(**state, own_gpus=self._gpus * self._workers.count_in_session())
             self.state.set_gpus(self._gpus * len(members))
             ranks = self._membership.ranks()
             for member in members:

@@ -28,33 +28,33 @@ POLL_INTERVAL = 1.0
 SILENCE_TIMEOUT = 15
 
 
-def environ_of(worker: WorkerClient, place: Assignment, interface: str = "") -> dict[str, str]:
+def environ_of(worker: WorkerClient, assignment: Assignment, interface: str = "") -> dict[str, str]:
     """Return the variables that Horovod reads when it starts or restarts as a worker of a generation.
 
     Args:
         interface: of the network between the nodes, "" = Horovod chooses.
     """
-    said = {
-        "HOROVOD_RANK": place.rank,
-        "HOROVOD_SIZE": place.size,
+    values = {
+        "HOROVOD_RANK": assignment.rank,
+        "HOROVOD_SIZE": assignment.size,
         "HOROVOD_LOCAL_RANK": 0,
         "HOROVOD_LOCAL_SIZE": 1,
-        "HOROVOD_CROSS_RANK": place.rank,
-        "HOROVOD_CROSS_SIZE": place.size,
+        "HOROVOD_CROSS_RANK": assignment.rank,
+        "HOROVOD_CROSS_SIZE": assignment.size,
         "HOROVOD_HOSTNAME": worker.name,
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_ELASTIC": 1,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": worker.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": worker.port,
-        "RANK": place.rank,
-        "WORLD_SIZE": place.size,
-        "CARME_RANK": place.rank,
-        "CARME_SIZE": place.size,
+        "RANK": assignment.rank,
+        "WORLD_SIZE": assignment.size,
+        "CARME_RANK": assignment.rank,
+        "CARME_SIZE": assignment.size,
     }
-    found = {name: str(value) for name, value in said.items()}
+    found = {name: str(value) for name, value in values.items()}
     # At first every rank connects to every other one, so large runs need more time.
-    found["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(SILENCE_TIMEOUT, place.size // 2))
+    found["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(SILENCE_TIMEOUT, assignment.size // 2))
     return found | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
 
 
@@ -70,10 +70,10 @@ def install(worker: WorkerClient, interface: str = "") -> None:
 
     def init(self: Any, comm: Any = None, process_sets: Any = None) -> Any:
         if not self.is_initialized():
-            place = worker.wait()
-            if place.rank < 0:
+            assignment = worker.wait()
+            if assignment.rank < 0:
                 raise SystemExit(0)  # released, or the training is over
-            os.environ.update(environ_of(worker, place, interface))
+            os.environ.update(environ_of(worker, assignment, interface))
         return stock(self, comm, process_sets)
 
     HorovodBasics.init = init
@@ -86,7 +86,7 @@ def install(worker: WorkerClient, interface: str = "") -> None:
     def ask() -> None:
         while True:
             time.sleep(POLL_INTERVAL)
-            if number := worker.news():
+            if number := worker.next_generation():
                 for listener in tuple(manager._listeners):
                     listener.on_hosts_updated(number, HostUpdateResult.mixed)
 

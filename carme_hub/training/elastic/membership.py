@@ -43,7 +43,7 @@ class _Worker:
     ready: bool = False
     leaving: bool = False
     rank: int = -1  # in the newest generation
-    heard: float = 0.0
+    last_seen: float = 0.0
 
 
 class Membership:
@@ -63,7 +63,7 @@ class Membership:
     ) -> None:
         self.fewest, self.most, self._formed, self._clock = fewest, most, formed, clock
         self.generation = 0
-        self.over = False
+        self.ended = False
         self._size = 0  # of the newest generation
         self._allow_late = False  # whether the first generation is formed without late workers
         self._lost = False  # whether a worker of the newest generation has ended
@@ -75,81 +75,75 @@ class Membership:
     def add(self, worker: str, host: str = "") -> None:
         """Add a worker that is starting on a host; its name must be new."""
         with self._changed:
-            self._workers[worker] = _Worker(host, self._clock(), heard=self._clock())
+            self._workers[worker] = _Worker(host, self._clock(), last_seen=self._clock())
 
-    def gone(self, worker: str) -> None:
+    def remove(self, worker: str) -> None:
         """Remove a worker whose process has ended."""
         with self._changed:
             found = self._workers.pop(worker, None)
             self._lost |= found is not None and found.rank >= 0
-            self._settle()
+            self._form_if_possible()
 
     def leave(self, worker: str) -> None:
         """Have a worker leave at the next commit."""
         with self._changed:
             if (found := self._workers.get(worker)) is not None:
                 found.leaving = True
-                self._settle()
-
-    def stay_within(self, fewest: int, most: int) -> None:
-        """Change the limits."""
-        with self._changed:
-            self.fewest, self.most = fewest, most
-            self._settle()
+                self._form_if_possible()
 
     def form_without_late(self) -> None:
         """Form the first generation of the workers that are ready, if they are enough."""
         with self._changed:
             self._allow_late = True
-            self._settle()
+            self._form_if_possible()
 
     def end(self) -> None:
         """End the training: assign no more ranks."""
         with self._changed:
-            self.over = True
+            self.ended = True
             self._changed.notify_all()
 
     # -- calls of a worker ---------------------------------------------------------------------------------------------
 
-    def place(self, worker: str, generation: int, patience: float) -> Assignment | None:
-        """Wait for the assignment of a worker that is ready; None where there is none within ``patience`` seconds.
+    def wait_for_assignment(self, worker: str, generation: int, timeout: float) -> Assignment | None:
+        """Wait for the assignment of a worker that is ready; None where there is none within ``timeout`` seconds.
 
         Args:
             generation: the worker's last one, 0 = none; a repeated question gets the same answer.
         """
-        end = self._clock() + patience
+        end = self._clock() + timeout
         with self._changed:
             while True:
-                found = self._read_results(worker)
-                if found is None or self.over:
+                found = self._touch(worker)
+                if found is None or self.ended:
                     return RELEASED
                 if found.rank >= 0 and self.generation > generation:
-                    return self._place(found)
+                    return self._assignment(found)
                 if not found.ready:
                     found.ready, found.since = True, self._clock()
-                    self._settle()
+                    self._form_if_possible()
                     continue
                 if found.leaving:
                     del self._workers[worker]
-                    self._settle()
+                    self._form_if_possible()
                     return RELEASED
                 if (left := end - self._clock()) <= 0:
                     return None
                 self._changed.wait(left)
 
-    def now(self, worker: str) -> Assignment:
+    def assignment_of(self, worker: str) -> Assignment:
         """Return the current assignment of a worker."""
         with self._changed:
             found = self._workers.get(worker)
-            return RELEASED if found is None or found.rank < 0 else self._place(found)
+            return RELEASED if found is None or found.rank < 0 else self._assignment(found)
 
-    def news(self, worker: str) -> int:
+    def next_generation(self, worker: str) -> int:
         """Return the generation for which a worker has to come back; 0 = it continues."""
         with self._changed:
-            found = self._read_results(worker)
-            if found is None or found.rank < 0 or found.ready or self.over:
+            found = self._touch(worker)
+            if found is None or found.rank < 0 or found.ready or self.ended:
                 return 0
-            return self.generation + 1 if self._wanted() else 0
+            return self.generation + 1 if self._change_is_due() else 0
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -183,20 +177,20 @@ class Membership:
             old = [(name, each) for name, each in self._workers.items() if each.rank >= 0]
             if not any(each.ready for _, each in old):
                 return []
-            return [name for name, each in old if not each.ready and each.heard < self._clock() - seconds]
+            return [name for name, each in old if not each.ready and each.last_seen < self._clock() - seconds]
 
     # -- with the lock held --------------------------------------------------------------------------------------------
 
-    def _read_results(self, worker: str) -> _Worker | None:
+    def _touch(self, worker: str) -> _Worker | None:
         if (found := self._workers.get(worker)) is not None:
-            found.heard = self._clock()
+            found.last_seen = self._clock()
         return found
 
-    def _place(self, found: _Worker) -> Assignment:
+    def _assignment(self, found: _Worker) -> Assignment:
         first = next((each.host for each in self._workers.values() if each.rank == 0), "")
         return Assignment(self.generation, found.rank, self._size, first)
 
-    def _wanted(self) -> bool:
+    def _change_is_due(self) -> bool:
         """Return whether workers that train have to come back: for a loss, a leaving worker, or new ones with room."""
         train = [each for each in self._workers.values() if each.rank >= 0]
         if self._lost or any(each.leaving for each in train):
@@ -208,10 +202,10 @@ class Membership:
         coming = any(each.rank < 0 and not each.ready for each in self._workers.values())
         return not coming or self._clock() >= min(each.since for each in joining) + GROUPING_SECONDS
 
-    def _settle(self) -> None:
+    def _form_if_possible(self) -> None:
         """Form a generation where that is possible."""
         old = [each for each in self._workers.values() if each.rank >= 0]
-        if self.over or any(not each.ready for each in old):
+        if self.ended or any(not each.ready for each in old):
             return
         if not self.generation and not self._allow_late and any(not each.ready for each in self._workers.values()):
             return  # the first generation waits for all requested workers

@@ -36,7 +36,7 @@ def price_of_run(options: RunOptions, capacity: JobCapacity, environ: Mapping[st
     each = cpus_per_slot(int(cpus), nodes, slots) if cpus.isdigit() else 0  # 0 = as the session has
     minutes = -(-options.seconds // 60)
     try:
-        quote = request_quote(Hub.from_environ(), gpus=gpus, cpus=each, minutes=minutes, patience=TIME_LIMIT)
+        quote = request_quote(Hub.from_environ(), gpus=gpus, cpus=each, minutes=minutes, timeout=TIME_LIMIT)
     except NoHub as error:
         raise CannotRun(str(error)) from None
     if quote is None:
@@ -49,29 +49,29 @@ def price_of_run(options: RunOptions, capacity: JobCapacity, environ: Mapping[st
     asks = f"This session has no room for {more} of {pluralize(options.ranks, 'rank')}"
     if few == more:
         return f"{asks}, and gets no companions: {why} It starts with {slots}."
-    made_up, found = has_virtual_gpus(environ), more - few
-    asks = f"{asks}: {companions_text(found, gpus, virtual=made_up)} {'is' if found == 1 else 'are'} requested."
+    is_virtual, found = has_virtual_gpus(environ), more - few
+    asks = f"{asks}: {companions_text(found, gpus, virtual=is_virtual)} {'is' if found == 1 else 'are'} requested."
     begins = f" {why} It starts with {options.ranks - few}." if why else ""
-    return f"{asks} {cost_text(quote, found, virtual=made_up)}{begins}".strip()
+    return f"{asks} {cost_text(quote, found, virtual=is_virtual)}{begins}".strip()
 
 
-def request_quote(hub: Hub, *, gpus: int, cpus: int, minutes: int, patience: float = QUOTE_TIMEOUT) -> Quote | None:
-    """Return the quote for a companion of one worker; None where the hub does not answer in ``patience`` seconds."""
-    said: list[Quote] = []
+def request_quote(hub: Hub, *, gpus: int, cpus: int, minutes: int, timeout: float = QUOTE_TIMEOUT) -> Quote | None:
+    """Return the quote for a companion of one worker; None where the hub does not answer in ``timeout`` seconds."""
+    answers: list[Quote] = []
 
     def ask() -> None:
         try:
-            said.append(hub.quote(nodes=1, gpus=gpus, cpus=cpus, minutes=minutes))
+            answers.append(hub.quote(nodes=1, gpus=gpus, cpus=cpus, minutes=minutes))
         except Refused as error:
-            said.append(Quote(allowed=False, message=str(error)))
+            answers.append(Quote(allowed=False, message=str(error)))
         except NoHub:
             pass  # no answer
 
     # In a thread: a socket's timeout applies to each read, not to the whole answer.
     thread = threading.Thread(target=ask, name="carme-quote", daemon=True)
     thread.start()
-    thread.join(patience)
-    return said[0] if said else None
+    thread.join(timeout)
+    return answers[0] if answers else None
 
 
 def companions_text(count: int, gpus: int, *, virtual: bool = False) -> str:

@@ -38,12 +38,12 @@ class ElasticRendezvous(Rendezvous):
         """Return a value; an assignment may take ``ANSWER_TIMEOUT`` seconds; None where there is none."""
         worker, _, number = key.rpartition(":")
         if scope == ASSIGNMENT and number.isdigit():
-            place = self.membership.place(worker, int(number), ANSWER_TIMEOUT)
-            return None if place is None else json.dumps(asdict(place)).encode()
+            assignment = self.membership.wait_for_assignment(worker, int(number), ANSWER_TIMEOUT)
+            return None if assignment is None else json.dumps(asdict(assignment)).encode()
         if scope == NEWS:
-            return json.dumps({"generation": self.membership.news(key)}).encode()
+            return json.dumps({"generation": self.membership.next_generation(key)}).encode()
         if scope == RANK_AND_SIZE:
-            now = self.membership.now(worker)
+            now = self.membership.assignment_of(worker)
             return f"{now.rank},{now.size},0,1,{now.rank},{now.size}".encode()
         return super().get(scope, key)
 
@@ -68,7 +68,7 @@ class WorkerClient:
 
     def __init__(self, address: str, port: int, name: str) -> None:
         self.address, self.port, self.name = address, port, name
-        self.place = Assignment(0, -1, 0)
+        self.assignment = Assignment(0, -1, 0)
         self._client = RendezvousClient(address, port, timeout=ANSWER_TIMEOUT * 3)
 
     def wait(self) -> Assignment:
@@ -77,24 +77,24 @@ class WorkerClient:
         Raises:
             ConductorUnreachable: the conductor is gone.
         """
-        heard = time.monotonic()
+        last_answer = time.monotonic()
         while True:
             try:
-                said = self._client.get(ASSIGNMENT, f"{self.name}:{self.place.generation}")
-                heard = time.monotonic()
+                answer = self._client.get(ASSIGNMENT, f"{self.name}:{self.assignment.generation}")
+                last_answer = time.monotonic()
             except ConductorUnreachable:
-                if time.monotonic() > heard + UNREACHABLE_LIMIT:
+                if time.monotonic() > last_answer + UNREACHABLE_LIMIT:
                     raise
                 time.sleep(1)
                 continue
-            if said is not None:
-                self.place = Assignment(**said)
-                return self.place
+            if answer is not None:
+                self.assignment = Assignment(**answer)
+                return self.assignment
 
-    def news(self) -> int:
+    def next_generation(self) -> int:
         """Return the generation for which this worker has to come back; 0 = none, or no answer."""
         try:
-            said = self._client.get(NEWS, self.name)
+            answer = self._client.get(NEWS, self.name)
         except ConductorUnreachable:
             return 0
-        return int(said["generation"]) if said is not None else 0
+        return int(answer["generation"]) if answer is not None else 0

@@ -73,20 +73,20 @@ class RunCompanions:
         if not count:
             return ""
         try:
-            said = request_quote(
-                self._connect(), gpus=self.gpus, cpus=self.cpus, minutes=minutes, patience=QUOTE_TIMEOUT
+            quote = request_quote(
+                self._connect(), gpus=self.gpus, cpus=self.cpus, minutes=minutes, timeout=QUOTE_TIMEOUT
             )
         except NoHub as error:
             raise RequestRefused(str(error)) from error
-        if said is None:
+        if quote is None:
             why = f"The hub did not quote a price within {QUOTE_TIMEOUT:.0f} s"
             raise RequestRefused(f"{why}, so no GPUs were requested. Try again in a moment.")
-        if not said.allowed:
-            raise RequestRefused(said.message)
-        if more := limit_message(said, count):
+        if not quote.allowed:
+            raise RequestRefused(quote.message)
+        if more := limit_message(quote, count):
             raise RequestRefused(more)
         found = companions_text(count, self.gpus, virtual=self.virtual)
-        return f"{found}. {cost_text(said, count, virtual=self.virtual)}".strip()
+        return f"{found}. {cost_text(quote, count, virtual=self.virtual)}".strip()
 
     def open(self, count: int, minutes: int = 0, check: Callable[[], None] | None = None) -> str:
         """Request companions, one for each of ``count`` ranks; return a message.
@@ -251,13 +251,13 @@ class RunCompanions:
             if found.ends:  # its end may have changed
                 companion.allocation = replace(companion.allocation, ends=found.ends)
             return
-        companion.said = found.said
+        companion.message = found.said
         if found.state == "running":
             with contextlib.suppress(NoBroker):  # Slurm reports it a moment later
                 companion.allocation = self._broker.allocation(id)
 
 
-def _first_clause(said: str) -> str:
+def _first_clause(text: str) -> str:
     """Return the first sentence of the hub's message as a clause."""
-    first = said.partition(". ")[0].rstrip(".")
+    first = text.partition(". ")[0].rstrip(".")
     return first[:1].lower() + first[1:]

@@ -36,12 +36,12 @@ def generation_folder(folder: Path, generation: int) -> Path:
     return folder / f"generation-{generation}"
 
 
-def environ_of(place: Assignment) -> dict[str, str]:
+def environ_of(assignment: Assignment) -> dict[str, str]:
     """Return the variables of a worker's process besides torch's own."""
     return {
-        "CARME_RANK": str(place.rank),
-        "CARME_SIZE": str(place.size),
-        "CARME_GENERATION": str(place.generation),
+        "CARME_RANK": str(assignment.rank),
+        "CARME_SIZE": str(assignment.size),
+        "CARME_GENERATION": str(assignment.generation),
     }
 
 
@@ -96,13 +96,13 @@ def rendezvous_handler(worker: WorkerClient, folder: Path) -> Any:
         """A rendezvous by requests to the conductor."""
 
         def __init__(self) -> None:
-            self._message, self._asking, self._closed = 0, threading.Event(), False
+            self._next_generation, self._asking, self._closed = 0, threading.Event(), False
             threading.Thread(target=self._ask, name="carme-elastic-news", daemon=True).start()
 
         def _ask(self) -> None:
             while True:
                 time.sleep(POLL_INTERVAL)
-                self._message = worker.news() if self._asking.is_set() else 0
+                self._next_generation = worker.next_generation() if self._asking.is_set() else 0
 
         def get_backend(self) -> str:
             return "carme"
@@ -112,22 +112,26 @@ def rendezvous_handler(worker: WorkerClient, folder: Path) -> Any:
 
         def next_rendezvous(self) -> RendezvousInfo:
             self._asking.clear()
-            place = worker.wait()
-            if place.rank < 0:
+            assignment = worker.wait()
+            if assignment.rank < 0:
                 raise RendezvousGracefulExitError(f"{worker.name} is not needed any more")
-            where = generation_folder(folder, place.generation)
+            where = generation_folder(folder, assignment.generation)
             where.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if place.rank == 0 and place.generation > 2:  # no worker is left in the generation before the last
-                shutil.rmtree(generation_folder(folder, place.generation - 2), ignore_errors=True)
-            os.environ.update(environ_of(place))  # which the worker's process inherits
-            self._message = 0
+            if (
+                assignment.rank == 0 and assignment.generation > 2
+            ):  # no worker is left in the generation before the last
+                shutil.rmtree(generation_folder(folder, assignment.generation - 2), ignore_errors=True)
+            os.environ.update(environ_of(assignment))  # which the worker's process inherits
+            self._next_generation = 0
             self._asking.set()
-            store = FileStore(str(where / "agents"), place.size)
+            store = FileStore(str(where / "agents"), assignment.size)
             # Nobody listens there: workers meet by a file too, see ``torch_store``.
-            return RendezvousInfo(store, place.rank, place.size, RendezvousStoreInfo(place.host or "localhost", 0))
+            return RendezvousInfo(
+                store, assignment.rank, assignment.size, RendezvousStoreInfo(assignment.host or "localhost", 0)
+            )
 
         def num_nodes_waiting(self) -> int:
-            return int(self._message > worker.place.generation)
+            return int(self._next_generation > worker.assignment.generation)
 
         def is_closed(self) -> bool:
             return self._closed

@@ -71,8 +71,8 @@ def main(words: list[str]) -> int:
     """Run one worker, or torch's agent above it."""
     config, name = start_rank(words)
     number, local = parse_worker_name(name)
-    said = json.loads((config.folder / "run.json").read_text())["places"]
-    worker = WorkerClient(said["address"], said["port"], name)
+    places = json.loads((config.folder / "run.json").read_text())["places"]
+    worker = WorkerClient(places["address"], places["port"], name)
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     generation = os.environ.get("CARME_GENERATION")
     if config.backend != "horovod" and generation is None:

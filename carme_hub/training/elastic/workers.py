@@ -44,12 +44,12 @@ class WorkerCompanion:
 
     Attributes:
         number: of the worker that it will get, -1 = that is in ``to_start`` or running.
-        allocation: once it runs. said: why it waits.
+        allocation: once it runs. message: why it waits.
     """
 
     id: str
     number: int
-    said: str = ""
+    message: str = ""
     allocation: Allocation | None = None
 
 
@@ -88,9 +88,9 @@ class Workers:
     def choose_leaving(self, count: int) -> tuple[list[WorkerCompanion], list[Worker]]:
         """Choose what to give back for so many ranks: pending companions, the newest ones, then the session's own."""
         waiting = [each for each in reversed(self.companions.values()) if each.number >= 0][:count]
-        there = [each for each in self.members.values() if not each.leaving]
-        there.sort(key=lambda each: (bool(each.slot.companion), each.started, each.number), reverse=True)
-        return waiting, there[: count - len(waiting)]
+        active = [each for each in self.members.values() if not each.leaving]
+        active.sort(key=lambda each: (bool(each.slot.companion), each.started, each.number), reverse=True)
+        return waiting, active[: count - len(waiting)]
 
     def withdraw(self, count: int) -> int:
         """Remove the last ones of the workers to be started; return how many. Their companions stay."""

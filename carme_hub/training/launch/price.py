@@ -35,5 +35,5 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
         raise CannotRun(quote.message)
     more = resources_text(placement, virtual=has_virtual_gpus(environ))
     are = "is" if placement.nodes == 1 else "are"
-    said = f"This session has no room for {pluralize(placement.ranks, 'rank')}: {more} more {are} requested."
-    return f"{said} {cost_text(quote)}".strip()
+    text = f"This session has no room for {pluralize(placement.ranks, 'rank')}: {more} more {are} requested."
+    return f"{text} {cost_text(quote)}".strip()

@@ -25,7 +25,7 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def begin(options: RunOptions, say: Callable[[str], None] = print_line, **what: Any) -> Run:
+def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: Any) -> Run:
     """Start a run of ``run_folder.create(options, **what)``; print its price beyond the session first.
 
     Args:
@@ -34,19 +34,19 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **what: 
     Raises:
         CannotRun: with what to do.
     """
-    if options.backend != "torchrun" and (lacks := kernels.missing_for(options.backend)):
-        raise CannotRun(lacks)  # cells for torchrun may not need torch
+    if options.backend != "torchrun" and (missing := kernels.missing_for(options.backend)):
+        raise CannotRun(missing)  # cells for torchrun may not need torch
     if options.pull:
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
-        if said := price_of(options):
-            say(said)
-        going = _runs.create(options, **what)
-        with _cancel_on_interrupt(going):
-            _runs.launch(going)
+        if price := price_of(options):
+            say(price)
+        run = _runs.create(options, **code)
+        with _cancel_on_interrupt(run):
+            _runs.launch(run)
     except (NoRun, InvalidOptions, results.Rejected) as error:
         raise CannotRun(str(error)) from None
-    return going
+    return run
 
 
 def follow(run: Run, live: RunDisplay | None = None) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def display_for(run: Run) -> RunDisplay:
     if shell is None or not hasattr(shell, "kernel"):
         return Terminal()
     # Only a subshell (ipykernel 7) handles a button while the cell runs; other kernels do so after the cell.
-    heard = getattr(shell.kernel, "_supports_kernel_subshells", False)
-    return Notebook(shell.display_pub.publish, _buttons(run) if heard else None)
+    has_subshells = getattr(shell.kernel, "_supports_kernel_subshells", False)
+    return Notebook(shell.display_pub.publish, _buttons(run) if has_subshells else None)
 
 
 def _buttons(run: Run) -> Callable[[str], str]:
@@ -86,8 +86,8 @@ def _buttons(run: Run) -> Callable[[str], str]:
             if word == "stop":
                 run.ask("stop")
                 return "Stop requested."
-            said = run.resize(int(word))
-            return str(said.get("message") or "Resize requested.")
+            answer = run.resize(int(word))
+            return str(answer.get("message") or "Resize requested.")
         except (control.NoConductor, control.RequestRefused) as error:
             return str(error)
 

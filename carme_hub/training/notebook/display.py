@@ -46,8 +46,8 @@ def head_html(view: View) -> str:
         f'<p><span class="carme-state"><span aria-hidden="true">{mark}</span> {escape(state_label(view))}</span> '
         f"{escape(title(view))}</p>"
     ]
-    if said := reason(view):
-        parts.append(f'<p class="carme-bad">{escape(said)}</p>' if failure(view) else f"<p>{escape(said)}</p>")
+    if text := reason(view):
+        parts.append(f'<p class="carme-bad">{escape(text)}</p>' if failure(view) else f"<p>{escape(text)}</p>")
     done, total = progress(view)
     if total:
         parts.append(f'<progress aria-label="Steps" value="{min(done, total)}" max="{total}">{done}/{total}</progress>')
@@ -80,10 +80,10 @@ def ranks_html(view: View) -> str:
 
 def log_html(lines: Sequence[str], most: int = FOLDED_LINES) -> str:
     """Return the newest lines of a rank; a box of class ``carme-log`` scrolls to the newest."""
-    said = readable(lines, most)
-    if not said:
+    text = readable(lines, most)
+    if not text:
         return '<p class="carme-dim">It has printed nothing.</p>'
-    return f"<pre>{escape(chr(10).join(said))}</pre>"
+    return f"<pre>{escape(chr(10).join(text))}</pre>"
 
 
 def _boxed(rank: str, log: str) -> str:

@@ -85,13 +85,13 @@ class Follower:
 
     def _until_ended(self) -> bool:
         while True:
-            told = self._reader is not None and not self._ended.is_set()
-            if not told or self._latest["state"] in ENDED:
+            subscribed = self._reader is not None and not self._ended.is_set()
+            if not subscribed or self._latest["state"] in ENDED:
                 self._latest = self._run.state()  # its conductor has ended, or belongs to another session
             if self._latest["state"] in ENDED:
                 return True
             self._live.show(self._view())
-            if told:
+            if subscribed:
                 self._ended.wait(POLL_INTERVAL)  # the end is shown at once
             else:
                 time.sleep(POLL_INTERVAL)
@@ -122,10 +122,10 @@ class Follower:
     def _end(self) -> None:
         """Request the end in a thread, so that the display continues."""
         self._stop_requests += 1
-        how = self._run.interrupt if self._stop_requests == 1 else self._run.stop
+        stop = self._run.interrupt if self._stop_requests == 1 else self._run.stop
 
         def end() -> None:
             with contextlib.suppress(control.NoConductor, control.RequestRefused):  # it has ended already
-                how()
+                stop()
 
         threading.Thread(target=end, name="carme-end", daemon=True).start()

@@ -55,8 +55,8 @@ class Terminal:
         all_ranks: whether the lines of all ranks are printed, each with its rank before it.
     """
 
-    def __init__(self, out: TextIO | None = None, said: TextIO | None = None, *, all_ranks: bool = False) -> None:
-        self._out, self._status_out, self.all_ranks = out or sys.stdout, said or sys.stderr, all_ranks
+    def __init__(self, out: TextIO | None = None, status: TextIO | None = None, *, all_ranks: bool = False) -> None:
+        self._out, self._status_out, self.all_ranks = out or sys.stdout, status or sys.stderr, all_ranks
         self._printed: dict[int, int] = {}
         self._last_status: tuple[str, str] = ("", "")
 
@@ -67,18 +67,18 @@ class Terminal:
 
     def show(self, view: View) -> None:
         """Print new lines and a changed state."""
-        told = (description.state_label(view), str(view.state.get("message") or ""))
-        if told != self._last_status and not view.ended:
-            self._last_status = told
-            self._say(f"{description.title(view)}: {', '.join(filter(None, (told[0].lower(), told[1])))}")
+        status_now = (description.state_label(view), str(view.state.get("message") or ""))
+        if status_now != self._last_status and not view.ended:
+            self._last_status = status_now
+            self._say(f"{description.title(view)}: {', '.join(filter(None, (status_now[0].lower(), status_now[1])))}")
         self._print(view)
 
     def end(self, view: View) -> None:
         """Print the last lines and the final state."""
         self._print(view)
         self._say(f"{description.title(view)}: {description.state_label(view).lower()}, {description.usage(view)}")
-        if said := description.reason(view):
-            self._say(said)
+        if status := description.reason(view):
+            self._say(status)
 
     def _print(self, view: View) -> None:
         for rank, lines in sorted(view.lines.items()):

@@ -32,14 +32,14 @@ class Widgets:
         import ipywidgets
 
         self._on_button, self._generation = ask, 0
-        self._status_out, self._said_of = _html(), 0
+        self._message, self._message_generation = _html(), 0
         self._head, self._table, self._log = _html(), _html(), _html("carme-log")
         self._others = ipywidgets.VBox(())
         self._logs: dict[int, tuple[Any, Any]] = {}  # the heading that unfolds a log, and the log
-        self._made: list[Any] = []  # all logs ever created: elastic runs lose ranks
+        self._all_logs: list[Any] = []  # all logs ever created: elastic runs lose ranks
         self._buttons = ipywidgets.HBox((), layout=ipywidgets.Layout(flex_flow="row wrap"))
         self._box = ipywidgets.VBox(
-            (_html(value=STYLE), self._head, self._buttons, self._status_out, self._table, self._log, self._others)
+            (_html(value=STYLE), self._head, self._buttons, self._message, self._table, self._log, self._others)
         )
         self._box.add_class("carme-run")
 
@@ -50,8 +50,8 @@ class Widgets:
     def show(self, view: View) -> None:
         """Show the current state."""
         self._generation = int(view.state.get("generation") or 0)
-        if self._status_out.value and self._generation != self._said_of:
-            self._status_out.value = ""  # the requested ranks have come
+        if self._message.value and self._generation != self._message_generation:
+            self._message.value = ""  # the requested ranks have come
         self._head.value = display.head_html(view)
         self._table.value = display.ranks_html(view)
         front = view.lines.get(view.front, ())
@@ -66,7 +66,7 @@ class Widgets:
 
     def close(self) -> None:
         """Close the widgets, here and in the browser."""
-        for widget in (*self._made, *self._buttons.children, *self._box.children, self._box):
+        for widget in (*self._all_logs, *self._buttons.children, *self._box.children, self._box):
             for part in (widget, widget.layout, getattr(widget, "style", None)):  # each has a model of its own
                 if part is not None:
                     part.close()
@@ -77,7 +77,7 @@ class Widgets:
         if numbers != list(self._logs):
             for number in set(numbers) - set(self._logs):
                 self._logs[number] = _html("carme-fold"), _html("carme-log")
-                self._made.extend(self._logs[number])
+                self._all_logs.extend(self._logs[number])
             self._logs = {number: self._logs[number] for number in numbers}
             self._others.children = tuple(part for both in self._logs.values() for part in both)
         for rank in others:
@@ -92,12 +92,12 @@ class Widgets:
 
         button = ipywidgets.Button(description=text, tooltip=tip)
 
-        def pressed(_: Any) -> None:
+        def on_click(_: Any) -> None:
             # In a subshell, while the cell runs (JupyterLab 4.4, ipykernel 7).
-            said, self._said_of = ask(word), self._generation
-            self._status_out.value = f'<p role="status">{escape(said)}</p>'
+            message, self._message_generation = ask(word), self._generation
+            self._message.value = f'<p role="status">{escape(message)}</p>'
 
-        button.on_click(pressed)
+        button.on_click(on_click)
         # ipykernel 7.4 holds back messages on a comm that the cell has used until the cell ends (its comm.py: replies
         # go to the requester). A button replies to nothing, so its message goes to the subshell that the browser chose.
         with contextlib.suppress(AttributeError):

@@ -24,8 +24,8 @@ class Deadline:
 
     def left(self) -> float:
         """Return the seconds that are left, ``math.inf`` where the deadline is unknown."""
-        said = self._at if self._at is not None else _from_slurm()
-        return said - time.time() if said else math.inf
+        end = self._at if self._at is not None else _from_slurm()
+        return end - time.time() if end else math.inf
 
     def before(self, seconds: float, call: Callable[[], None]) -> None:
         """Call a function once, in a thread, when so many seconds or fewer are left."""
@@ -40,8 +40,8 @@ class Deadline:
 
 
 def _from_slurm() -> float:
-    said = os.environ.get("SLURM_JOB_END_TIME", "")
-    return float(said) if said.isascii() and said.isdigit() else 0.0
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return float(end) if end.isascii() and end.isdigit() else 0.0
 
 
 #: The deadline of this process.

@@ -52,9 +52,9 @@ class Heartbeat:
         while True:
             last = self._stopped.wait(self._interval if count else 0.05)
             try:
-                if not last and count % DEADLINE_EVERY == 0 and (said := self._client.get(BROADCAST, "ends")):
-                    deadline.DEADLINE.set(float(said["at"]))
-                self._client.put(BEAT, self._number, {**PROGRESS.said(), **self._usage.now(), "at": time.time()})
+                if not last and count % DEADLINE_EVERY == 0 and (answer := self._client.get(BROADCAST, "ends")):
+                    deadline.DEADLINE.set(float(answer["at"]))
+                self._client.put(BEAT, self._number, {**PROGRESS.snapshot(), **self._usage.now(), "at": time.time()})
             except ConductorUnreachable:
                 pass  # a conductor that has ended ends its ranks; otherwise the next heartbeat retries
             self._flush()

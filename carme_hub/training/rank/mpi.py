@@ -48,9 +48,9 @@ def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
         try:
             execute(module)
         except (ImportError, RuntimeError) as error:
-            said = str(error).strip().splitlines()[-1:]
+            reason = str(error).strip().splitlines()[-1:]
             raise NoMPI(
-                f"mpi4py finds no MPI that it can use in this image ({''.join(said)}). {INSTALL_HINT}"
+                f"mpi4py finds no MPI that it can use in this image ({''.join(reason)}). {INSTALL_HINT}"
             ) from error
         check(ranks, module)
 

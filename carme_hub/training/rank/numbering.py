@@ -43,7 +43,7 @@ class Rank:
             timeout: seconds for other ranks to start, and after which a dead rank is noticed.
             interface: of the network between the nodes, "" = Horovod chooses.
         """
-        said = {
+        values = {
             "HOROVOD_RANK": self.number,
             "HOROVOD_SIZE": self.size,
             "HOROVOD_LOCAL_RANK": self.local,
@@ -57,7 +57,7 @@ class Rank:
             "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
             "HOROVOD_GLOO_TIMEOUT_SECONDS": timeout,
         }
-        return {name: str(value) for name, value in said.items()} | (
+        return {name: str(value) for name, value in values.items()} | (
             {"HOROVOD_GLOO_IFACE": interface} if interface else {}
         )
 
@@ -67,7 +67,7 @@ class Rank:
         Args:
             host: address of rank 0. port: of rank 0.
         """
-        said = {
+        values = {
             "RANK": self.number,
             "WORLD_SIZE": self.size,
             "LOCAL_RANK": self.local,
@@ -75,7 +75,7 @@ class Rank:
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
         }
-        return {name: str(value) for name, value in said.items()}
+        return {name: str(value) for name, value in values.items()}
 
 
 def parse_tasks(text: str) -> tuple[int, ...]:

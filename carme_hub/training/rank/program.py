@@ -69,9 +69,9 @@ class RankConfig:
     @classmethod
     def read(cls, folder: Path) -> RankConfig:
         """Read the configuration from a run's folder."""
-        said = json.loads((folder / "run.json").read_text())
-        lists = {name: tuple(said[name]) for name in ("args", "path", "pull")}
-        known = {name: said[name] for name in cls.__slots__ if name in said}
+        document = json.loads((folder / "run.json").read_text())
+        lists = {name: tuple(document[name]) for name in ("args", "path", "pull")}
+        known = {name: document[name] for name in cls.__slots__ if name in document}
         return cls(**{**known, **lists, "folder": folder})
 
     @property
@@ -126,16 +126,16 @@ class Process:
     def _fail(self, error: BaseException) -> None:
         """Report an error and end the process, without waiting for threads or libraries."""
         found = describe_error(error)
-        said = {"rank": self.number, "node": self.node, **found}
+        report = {"rank": self.number, "node": self.node, **found}
         for line in (found["traceback"].rstrip(), f"[carme] rank {self.number} on {self.node} failed"):
             print(line, file=sys.stderr)  # noqa: T201  the rank's own log
         try:
-            write_json(self.config.folder / f"error-{self.number}.json", said)
+            write_json(self.config.folder / f"error-{self.number}.json", report)
         except OSError as trouble:
             print(f"[carme] the error cannot be written: {trouble}", file=sys.stderr)  # noqa: T201
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the conductor ends all ranks after this report
         try:
-            self._client.put(END, self.number, {"ok": False, "error": said})
+            self._client.put(END, self.number, {"ok": False, "error": report})
         except ConductorUnreachable as trouble:
             print(f"[carme] {trouble}", file=sys.stderr)  # noqa: T201
         self._heartbeat.stop(FAILED_TIMEOUT)

@@ -46,7 +46,7 @@ class Progress:
             if numbers:
                 self._waiting.append({"step": self._step, "at": time.time(), **numbers})
 
-    def said(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return step, total, samples so far, and the rate: samples per second, or steps without reported samples."""
         with self._lock:
             rate = None

@@ -96,35 +96,35 @@ class ControlServer:
     def _serve(self) -> None:
         while True:
             try:
-                link, _ = self._socket.accept()
+                connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._talk, args=(link,), daemon=True).start()
+            threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
 
-    def _talk(self, link: socket.socket) -> None:
-        with link, contextlib.suppress(OSError):
-            if _peer(link) != os.getuid():
+    def _serve_connection(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            if _peer(connection) != os.getuid():
                 return
-            link.settimeout(TIMEOUT)
+            connection.settimeout(TIMEOUT)
             try:
-                request = json.loads(_line(link))
+                request = json.loads(_line(connection))
                 if request["op"] == "follow":
-                    return self._be_followed(link)
-                said = self._answer(request)
+                    return self._send_states(connection)
+                message = self._answer(request)
             except RequestRefused as error:
-                said = {"error": str(error)}
+                message = {"error": str(error)}
             except (ValueError, TypeError, KeyError) as error:
-                said = {"error": f"The request is not understood: {error!r}"}
-            link.sendall(_encode(said))
+                message = {"error": f"The request is not understood: {error!r}"}
+            connection.sendall(_encode(message))
 
-    def _be_followed(self, link: socket.socket) -> None:
+    def _send_states(self, connection: socket.socket) -> None:
         self._count(1)
         gone = threading.Event()
 
         def watch() -> None:
             with contextlib.suppress(OSError):
-                link.settimeout(None)
-                while link.recv(1024):
+                connection.settimeout(None)
+                while connection.recv(1024):
                     pass
             if not gone.is_set():
                 gone.set()
@@ -132,13 +132,13 @@ class ControlServer:
 
         threading.Thread(target=watch, daemon=True).start()
         try:
-            for said in self._follow():
+            for message in self._follow():
                 if gone.is_set():
                     return
-                link.sendall(_encode(said))
+                connection.sendall(_encode(message))
         finally:
             with contextlib.suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)  # which ends ``watch``
+                connection.shutdown(socket.SHUT_RDWR)  # which ends ``watch``
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -153,18 +153,18 @@ def ask(run: str, request: Message, timeout: float = 30.0) -> Message:
     Raises:
         NoConductor: no conductor answers. RequestRefused: it refused.
     """
-    with _connect(run, timeout) as link:
+    with _connect(run, timeout) as connection:
         try:
-            link.sendall(_encode(request))
-            said = json.loads(_line(link))
+            connection.sendall(_encode(request))
+            message = json.loads(_line(connection))
         except TimeoutError:
             message = f"{run} did not answer within {timeout:.0f} s and may still do it. Check before you repeat it."
             raise RequestRefused(message) from None
         except (OSError, ValueError) as error:
             raise NoConductor(ENDED_BEFORE.format(run)) from error
-    if "error" in said:
-        raise RequestRefused(str(said["error"]))
-    return dict(said)
+    if "error" in message:
+        raise RequestRefused(str(message["error"]))
+    return dict(message)
 
 
 class Subscription:
@@ -178,14 +178,14 @@ class Subscription:
     """
 
     def __init__(self, run: str, timeout: float = 30.0) -> None:
-        self._link = _connect(run, timeout)
+        self._connection = _connect(run, timeout)
         try:
-            self._link.sendall(_encode({"op": "follow"}))
+            self._connection.sendall(_encode({"op": "follow"}))
         except OSError as error:
-            self._link.close()
+            self._connection.close()
             raise NoConductor(ENDED_BEFORE.format(run)) from error
-        self._link.settimeout(None)
-        self._lines = self._link.makefile("rb")
+        self._connection.settimeout(None)
+        self._lines = self._connection.makefile("rb")
 
     def __iter__(self) -> Iterator[Message]:
         """Yield states as they arrive."""
@@ -196,8 +196,8 @@ class Subscription:
     def close(self) -> None:
         """Close the connection."""
         with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)
-        self._link.close()
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
         self._lines.close()
 
     def __enter__(self) -> Subscription:
@@ -210,25 +210,25 @@ class Subscription:
 
 
 def _connect(run: str, timeout: float) -> socket.socket:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    link.settimeout(timeout)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout)
     try:
-        link.connect(str(socket_path(run)))
+        connection.connect(str(socket_path(run)))
     except OSError as error:
-        link.close()
+        connection.close()
         raise NoConductor(f"No conductor of {run} answers in this session.") from error
-    return link
+    return connection
 
 
-def _peer(link: socket.socket) -> int:
-    said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", said)[1])
+def _peer(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
-def _line(link: socket.socket) -> bytes:
-    with link.makefile("rb") as lines:
+def _line(connection: socket.socket) -> bytes:
+    with connection.makefile("rb") as lines:
         return lines.readline(MAX_LINE)
 
 
-def _encode(said: Message) -> bytes:
-    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+def _encode(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -171,12 +171,12 @@ def failure(view: View) -> str:
     if not error:
         return ""
     kind = str(error.get("type") or "").rpartition(".")[2]
-    said = ": ".join(filter(None, (kind, str(error.get("message") or "").strip())))
+    sentence = ": ".join(filter(None, (kind, str(error.get("message") or "").strip())))
     rank, node = error.get("rank"), str(error.get("node") or "")
     if rank is None:
-        return said
+        return sentence
     entry = next((each for each in view.ranks if each.get("rank") == rank), {"rank": rank})
-    return f"Rank {rank_label(entry)}{f' on {node}' if node else ''}: {said or 'it failed'}"
+    return f"Rank {rank_label(entry)}{f' on {node}' if node else ''}: {sentence or 'it failed'}"
 
 
 def reason(view: View) -> str:
@@ -235,12 +235,12 @@ def as_text(view: View) -> str:
     """Return the run for a front end without HTML: a summary, and the output of rank 0."""
     head = f"{state_label(view)}. {title(view)}; {usage(view)}"
     parts = [head]
-    if said := reason(view):
-        parts.append(said)
-    if said := speed(view):
+    if sentence := reason(view):
+        parts.append(sentence)
+    if sentence := speed(view):
         done, total = progress(view)
         filled = min(20, 20 * done // total) if total else 0
-        parts.append((f"[{'#' * filled}{'-' * (20 - filled)}] " if total else "") + said)
+        parts.append((f"[{'#' * filled}{'-' * (20 - filled)}] " if total else "") + sentence)
     ranks, more = visible_ranks(view)
     rows = [rank_columns(view), *(tuple(rank_cells(rank)) for rank in ranks)]
     keep = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]

@@ -23,9 +23,9 @@ class RunFailed(RuntimeError):
 
     def __init__(self, state: dict[str, Any], folder: str) -> None:
         self.run, self.state, self.folder = str(state.get("id", "")), state, folder
-        super().__init__(self.said())
+        super().__init__(self.summary())
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """Return what happened, in one line."""
         word = description.STATE_LABELS.get(str(self.state.get("state")), "ended").lower()
         return f"{description.run_name(self.state)} {word}. {self.state.get('message') or ''}".rstrip()
@@ -52,7 +52,7 @@ class RankFailed(RunFailed):
         self.traceback = str(error.get("traceback") or "")
         super().__init__(state, folder)
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """Return which rank failed, on which node, and its error."""
         return description.failure(description.View(self.state, 0))
 

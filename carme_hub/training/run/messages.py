@@ -39,9 +39,9 @@ class RendezvousClient:
         self.port, self._timeout = port, timeout
         self._base = f"/{secret}:{port}"
 
-    def put(self, scope: str, key: object, said: dict[str, Any]) -> None:
+    def put(self, scope: str, key: object, value: dict[str, Any]) -> None:
         """Store a value; raise ``ConductorUnreachable`` where the conductor does not answer."""
-        status, _ = self._ask("PUT", scope, key, json.dumps(said).encode())
+        status, _ = self._ask("PUT", scope, key, json.dumps(value).encode())
         if status != 200:
             raise ConductorUnreachable(f"The conductor did not accept {scope}/{key}: {status}.")
 
@@ -66,9 +66,9 @@ class RendezvousClient:
                     answer += piece
         except OSError as error:
             raise ConductorUnreachable(f"The conductor at {self.host} does not answer: {error}.") from error
-        said, _, value = answer.partition(b"\r\n\r\n")
-        words = said.split(None, 2)
-        length = _LENGTH.search(said)
+        header, _, value = answer.partition(b"\r\n\r\n")
+        words = header.split(None, 2)
+        length = _LENGTH.search(header)
         if len(words) < 2 or not words[1].isdigit() or length is None or int(length[1]) != len(value):
             raise ConductorUnreachable(f"The conductor at {self.host} closed the connection early.")
         return int(words[1]), value

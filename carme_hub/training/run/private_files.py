@@ -16,6 +16,6 @@ def write(path: Path, text: bytes) -> None:
     part.replace(path)
 
 
-def write_json(path: Path, said: dict[str, Any]) -> None:
+def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON file."""
-    write(path, json.dumps(said, separators=(",", ":")).encode())
+    write(path, json.dumps(document, separators=(",", ":")).encode())

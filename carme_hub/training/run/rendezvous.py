@@ -208,9 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _place(self) -> tuple[str, str] | None:
         """Return scope and key of a request with the right secret."""
         parts = self.path.split("/")
-        said = parts[1] if len(parts) == 4 and not parts[0] else ""
+        secret = parts[1] if len(parts) == 4 and not parts[0] else ""
         ours = f"{self.server.rendezvous.secret}:{self.server.rendezvous.port}"
-        if not hmac.compare_digest(said.encode(), ours.encode()):
+        if not hmac.compare_digest(secret.encode(), ours.encode()):
             return None
         return unquote(parts[2]), unquote(parts[3])
 

@@ -51,9 +51,9 @@ def dump(value: Any, what: str, limit: int = LIMIT) -> bytes:
     try:
         text: bytes = cloudpickle.dumps(value)
     except Exception as error:  # any __reduce__ may raise anything
-        said = str(error).rstrip(".") or type(error).__name__
+        reason = str(error).rstrip(".") or type(error).__name__
         raise Rejected(
-            f"{what} cannot be pickled: {said}. Create it in each rank from values that can be pickled."
+            f"{what} cannot be pickled: {reason}. Create it in each rank from values that can be pickled."
         ) from error
     if len(text) > limit:
         sizes = f"{format_size(len(text))}; the limit is {format_size(limit)}"

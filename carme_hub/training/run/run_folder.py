@@ -82,14 +82,14 @@ class Run:
         Raises:
             NoRun: its folder has been deleted.
         """
-        said = self._read_state()
-        if said["state"] in LIVE and not self._has_conductor(said):
-            said = self._read_state()  # it may have ended meanwhile
-        if said["state"] in LIVE and not self._has_conductor(said):
-            said |= {"state": "lost", "message": LOST_MESSAGE}
-            if said["companions"]:
-                said["message"] += " If the session still runs, stop the run to give back its companions."
-        return said
+        state = self._read_state()
+        if state["state"] in LIVE and not self._has_conductor(state):
+            state = self._read_state()  # it may have ended meanwhile
+        if state["state"] in LIVE and not self._has_conductor(state):
+            state |= {"state": "lost", "message": LOST_MESSAGE}
+            if state["companions"]:
+                state["message"] += " If the session still runs, stop the run to give back its companions."
+        return state
 
     def _read_state(self) -> State:
         try:
@@ -161,8 +161,8 @@ class Run:
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
         if state["state"] in LIVE and not self._lock_held():
-            said = {"state": "interrupted", "message": "The run was stopped before it started.", "ended": time.time()}
-            write_json(self.folder / "state.json", state | said)
+            ended = {"state": "interrupted", "message": "The run was stopped before it started.", "ended": time.time()}
+            write_json(self.folder / "state.json", state | ended)
 
     def resize(self, change: int) -> State:
         """Add ranks to an elastic run, or remove some; return the conductor's answer.
@@ -212,8 +212,8 @@ class Run:
             ) from None
         write_json(self.folder / "state.json", state | {"companions": [], "message": LOST_MESSAGE})
 
-    def _has_conductor(self, said: State) -> bool:
-        if not said.get("conductor") and time.time() < said["began"] + START_TIMEOUT:
+    def _has_conductor(self, state: State) -> bool:
+        if not state.get("conductor") and time.time() < state["began"] + START_TIMEOUT:
             return True  # its conductor is starting
         return self._lock_held()
 
@@ -356,8 +356,8 @@ def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
             why = f" within {timeout:.0f} s"
             (run.folder / "stop").touch(mode=0o600)  # it may have started, and ends at its first check
     if why:
-        said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
-        message = f"The conductor of {run.id} did not start{why}{': ' + said[-1] if said else ''}"
+        lines = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
+        message = f"The conductor of {run.id} did not start{why}{': ' + lines[-1] if lines else ''}"
         message += f". Its output is in {run.folder / 'conductor.log'}"
         write_json(
             run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()}

@@ -88,10 +88,10 @@ class RunOptions:
             raise InvalidOptions(f"--elastic {fewest}:{most}: -n {self.ranks} must be between the two.")
 
 
-def from_json(said: Mapping[str, Any]) -> RunOptions:
+def from_json(arguments: Mapping[str, Any]) -> RunOptions:
     """Return the options from their JSON document (``dataclasses.asdict``)."""
-    lists = {name: tuple(said[name]) for name in ("push", "pull", "elastic") if said.get(name) is not None}
-    return RunOptions(**{**said, **lists})
+    lists = {name: tuple(arguments[name]) for name in ("push", "pull", "elastic") if arguments.get(name) is not None}
+    return RunOptions(**{**arguments, **lists})
 
 
 def parse_line(line: str) -> RunOptions:
@@ -124,24 +124,24 @@ def parse_with_program(
     for name, how in own.items():
         parser.add_argument(name, **how)
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py ...")
-    said = parser.parse_args(words)
-    return _from_arguments(said), list(said.program), said
+    arguments = parser.parse_args(words)
+    return _from_arguments(arguments), list(arguments.program), arguments
 
 
-def _from_arguments(said: argparse.Namespace) -> RunOptions:
+def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
     return RunOptions(
-        ranks=said.n,
-        nodes=said.nodes,
-        gpus_per_task=said.gpus_per_task,
-        backend=said.backend,
-        elastic=_parse_elastic(said.elastic) if said.elastic else None,
-        seconds=parse_duration(said.time) if said.time else 0,
-        name=said.name,
-        detach=said.detach,
-        dry_run=said.dry_run,
-        requeue=said.requeue,
-        push=parse_names(said.push, "--push"),
-        pull=parse_names(said.pull, "--pull"),
+        ranks=arguments.n,
+        nodes=arguments.nodes,
+        gpus_per_task=arguments.gpus_per_task,
+        backend=arguments.backend,
+        elastic=_parse_elastic(arguments.elastic) if arguments.elastic else None,
+        seconds=parse_duration(arguments.time) if arguments.time else 0,
+        name=arguments.name,
+        detach=arguments.detach,
+        dry_run=arguments.dry_run,
+        requeue=arguments.requeue,
+        push=parse_names(arguments.push, "--push"),
+        pull=parse_names(arguments.pull, "--pull"),
     )
 
 

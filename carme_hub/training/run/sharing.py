@@ -19,10 +19,10 @@ def runs_sharing_gpus(run: Run, wanted: int, have: int, most: int = 100) -> list
     session, found = run.request()["session"], []
     for each in all_runs()[:most]:
         with contextlib.suppress(NoRun):
-            said: State = each.state() if each != run else {"state": ""}
-            if said["state"] in LIVE and said["session"] == session and (own := said.get("own_gpus", 0)):
-                wanted += have if said["asked"]["elastic"] else -(-own // max(1, len(said["nodes"])))
-                found.append(str(said["name"]))
+            other: State = each.state() if each != run else {"state": ""}
+            if other["state"] in LIVE and other["session"] == session and (own := other.get("own_gpus", 0)):
+                wanted += have if other["asked"]["elastic"] else -(-own // max(1, len(other["nodes"])))
+                found.append(str(other["name"]))
     return found if wanted > have else []
 
 

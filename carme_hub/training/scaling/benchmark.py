@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.launch import start
-from carme_hub.training.run.description import View
+from carme_hub.training.run.description import View, pluralize
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_duration
@@ -140,21 +140,21 @@ def benchmark(
         )
     except InvalidOptions as error:
         raise CannotRun(str(error)) from None
-    measuring = _Measurement(train, function, args, plan, options, per_node, epoch, name or _name_of(train))
+    measurement = _Measurement(train, function, args, plan, options, per_node, epoch, name or _name_of(train))
     try:
         for repeat, number in _order(wanted, repeats):
-            measuring.run(number, repeat, f"repeat {repeat + 1} of {repeats}")
+            measurement.run(number, repeat, f"repeat {repeat + 1} of {repeats}")
     except (Interrupted, KeyboardInterrupt):
-        if measuring.runs:
-            path = save(measuring.curve("Stopped before the end."))
+        if measurement.runs:
+            path = save(measurement.curve("Stopped before the end."))
             start.print_line(f"The measurements so far are in {path}")
         raise
-    if not measuring.runs:
-        raise measuring.errors[0]
-    curve = measuring.curve()
+    if not measurement.runs:
+        raise measurement.errors[0]
+    curve = measurement.curve()
     path = save(curve)
-    if said := hub.publish(curve):
-        curve = replace(curve, notes=(*curve.notes, said))
+    if progress := hub.publish(curve):
+        curve = replace(curve, notes=(*curve.notes, progress))
     return Report(curve, path)
 
 
@@ -180,7 +180,7 @@ class _Measurement:
         self._device, self._gpu, self._gpus = "cpu", "", 0
         self._failed: dict[int, str] = {}
 
-    def run(self, ranks: int, repeat: int, said: str) -> None:
+    def run(self, ranks: int, repeat: int, progress: str) -> None:
         """Measure one run; a number of ranks that fails is reported, and not tried again."""
         if ranks in self._failed:
             return
@@ -188,19 +188,19 @@ class _Measurement:
         options = replace(self._options, ranks=ranks, nodes=nodes, name=f"scaling-{ranks}x{repeat + 1}")
         plan = replace(self._plan, repeat=repeat)
         try:
-            going = start.begin(options, call=(*self._call(plan), {}))
-            state = start.follow(going, _WaitMessages())
-            found = self._read([going.result(rank) for rank in range(ranks)], plan)
+            started = start.begin(options, call=(*self._call(plan), {}))
+            state = start.follow(started, _WaitMessages())
+            found = self._read([started.result(rank) for rank in range(ranks)], plan)
         except (RunFailed, CannotRun, BadCurve) as error:
             self.errors.append(error if isinstance(error, RuntimeError) else CannotRun(str(error)))
-            self._failed[ranks] = f"{_counted(ranks)}: not measured. {error}"
-            start.print_line(f"{said}, {self._failed[ranks]}")
+            self._failed[ranks] = f"{pluralize(ranks, 'rank')}: not measured. {error}"
+            start.print_line(f"{progress}, {self._failed[ranks]}")
             return
         self._gpus = int(state.get("gpus") or 0) // ranks or self._gpus
         self.runs += found
         rates = ", ".join(f"batch {each.batch}: {each.rate:.0f}" for each in found)
-        start.print_line(f"{said}, {_counted(ranks)}: samples a second at {rates}")
-        shutil.rmtree(going.folder, ignore_errors=True)  # the curve has its results
+        start.print_line(f"{progress}, {pluralize(ranks, 'rank')}: samples a second at {rates}")
+        shutil.rmtree(started.folder, ignore_errors=True)  # the curve has its results
 
     def _call(self, plan: Plan) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if callable(self._train):
@@ -341,7 +341,3 @@ def _part(data: Mapping[str, Any]) -> RankMeasurement:
 
 def _file_name(text: str) -> str:
     return _UNSAFE.sub("-", text).strip("-.")[:80] or "train"
-
-
-def _counted(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"

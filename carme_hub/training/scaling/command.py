@@ -19,57 +19,57 @@ GPUS = "GPUs of each rank; default: 1 where the session has GPUs, else 0"
 
 def main(words: Sequence[str]) -> int:
     """Run ``carme-hub scaling`` with these arguments, and return the exit status."""
-    said = _said(list(words))
+    arguments = _parse_arguments(list(words))
     try:
-        return int(said.do(said))
+        return int(arguments.do(arguments))
     except NoMatplotlib as error:
         raise CannotRun(str(error)) from None
 
 
-def _said(words: list[str]) -> argparse.Namespace:
+def _parse_arguments(words: list[str]) -> argparse.Namespace:
     """Parse the arguments; options of ``run`` may be before its script, after it, and among its plain arguments."""
     parser, run = _parser()
     if words[:1] != ["run"]:
         return parser.parse_args(words)
     border = words.index("--") if "--" in words else len(words)
-    said = run.parse_intermixed_args(words[1:border])
-    program = [*said.program, *words[border + 1 :]]
+    arguments = run.parse_intermixed_args(words[1:border])
+    program = [*arguments.program, *words[border + 1 :]]
     if not program:
         run.error("which script?")
-    said.script, *said.args = program
-    return said
+    arguments.script, *arguments.args = program
+    return arguments
 
 
-def _run(said: argparse.Namespace) -> int:
-    if not Path(said.script).is_file():
-        raise CannotRun(f"There is no script {said.script}.")
-    benchmark.Report.check(said.output)
+def _run(arguments: argparse.Namespace) -> int:
+    if not Path(arguments.script).is_file():
+        raise CannotRun(f"There is no script {arguments.script}.")
+    benchmark.Report.check(arguments.output)
     report = benchmark.benchmark(
-        said.script,
-        said.ranks,
-        said.batch,
-        said.mode,
-        repeats=said.repeats,
-        steps=said.steps,
-        blocks=said.blocks,
-        warmup=said.warmup,
-        epoch=said.epoch,
-        name=said.name,
-        function=said.function,
-        args=said.args,
-        backend=said.backend,
-        gpus_per_task=said.gpus_per_task,
-        per_node=said.per_node,
-        time=said.time,
+        arguments.script,
+        arguments.ranks,
+        arguments.batch,
+        arguments.mode,
+        repeats=arguments.repeats,
+        steps=arguments.steps,
+        blocks=arguments.blocks,
+        warmup=arguments.warmup,
+        epoch=arguments.epoch,
+        name=arguments.name,
+        function=arguments.function,
+        args=arguments.args,
+        backend=arguments.backend,
+        gpus_per_task=arguments.gpus_per_task,
+        per_node=arguments.per_node,
+        time=arguments.time,
     )
     _print(f"\n{report!r}\n\nKept in {report.kept}\n")
-    report.save(*said.output)
+    report.save(*arguments.output)
     return 0
 
 
-def _report(said: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> int:
     found = benchmark.saved_curves()
-    if not said.curve:
+    if not arguments.curve:
         if not found:
             raise CannotRun("There is no curve yet: carme-hub scaling run script.py")
         for path in found:
@@ -78,15 +78,15 @@ def _report(said: argparse.Namespace) -> int:
             except CannotRun as error:  # list the others
                 _print(f"{path.stem}: not read. {error}\n")
         return 0
-    named = [path for path in found if said.curve in (path.stem, path.name, path.stem.partition("--")[2])]
-    if not named and not Path(said.curve).is_file():
-        raise CannotRun(f"There is no curve {said.curve}. `carme-hub scaling report` lists them.")
-    report = benchmark.load(named[0] if named else said.curve)
-    report.save(*said.output)
-    if said.format == "txt":
+    named = [path for path in found if arguments.curve in (path.stem, path.name, path.stem.partition("--")[2])]
+    if not named and not Path(arguments.curve).is_file():
+        raise CannotRun(f"There is no curve {arguments.curve}. `carme-hub scaling report` lists them.")
+    report = benchmark.load(named[0] if named else arguments.curve)
+    report.save(*arguments.output)
+    if arguments.format == "txt":
         _print(f"{report!r}\n")
-    elif not said.output:
-        sys.stdout.buffer.write(report.as_bytes(said.format))
+    elif not arguments.output:
+        sys.stdout.buffer.write(report.as_bytes(arguments.format))
     return 0
 
 

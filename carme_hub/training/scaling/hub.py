@@ -16,15 +16,15 @@ MAX_POINTS = 32
 
 def publish(curve: Curve) -> str:
     """Send the summary; return a message where that failed, "" otherwise, also where there is no hub."""
-    said = summary(curve)
+    document = summary(curve)
     try:
         hub = Hub.from_environ()
     except NoHub:
         return ""
-    if said is None:
+    if document is None:
         return ""
     try:
-        replace(hub, url=hub.url.removesuffix("companions") + "scaling").ask("PUT", "", said)
+        replace(hub, url=hub.url.removesuffix("companions") + "scaling").ask("PUT", "", document)
     except (NoHub, Refused) as error:
         return f"The form at the hub does not show this curve: {error}"
     return ""

@@ -42,10 +42,10 @@ def headline(curve: Curve) -> str:
     knee = curve.advice()
     if knee is None:
         return "One number of ranks gives no curve: measure two or more."
-    said = advice_of(knee, curve.device, curve.gpus_per_task, len(curve.batches))
+    sentence = advice_of(knee, curve.device, curve.gpus_per_task, len(curve.batches))
     if knee.repeats < 2:
-        return f"{said} Measured once: repeat it before relying on it."
-    return said if knee.agree == knee.repeats else f"{said} {knee.agree} of {knee.repeats} repeats agree."
+        return f"{sentence} Measured once: repeat it before relying on it."
+    return sentence if knee.agree == knee.repeats else f"{sentence} {knee.agree} of {knee.repeats} repeats agree."
 
 
 def limit_of(curve: Curve) -> Bottleneck | None:
@@ -132,9 +132,9 @@ def html_table(curve: Curve) -> str:
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows(curve)
     )
-    said = escape(subject(curve))
+    sentence = escape(subject(curve))
     return (
-        f'<p>{said}</p><div style="overflow-x:auto" tabindex="0" role="region" aria-label="Table: {said}">'
+        f'<p>{sentence}</p><div style="overflow-x:auto" tabindex="0" role="region" aria-label="Table: {sentence}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div><p><small>{escape(EXPLAINED)}</small></p>"
     )
 

@@ -111,8 +111,8 @@ class DirectBroker(Broker):
                 check=True,
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            said = str(error.stderr or "it does not answer").strip()[-300:]
-            raise NoBroker(f"Slurm refused a request for the job: {said}") from error
+            reason = str(error.stderr or "it does not answer").strip()[-300:]
+            raise NoBroker(f"Slurm refused a request for the job: {reason}") from error
         return done.stdout
 
     def _program(self, name: str) -> str:

@@ -140,8 +140,8 @@ class Hub:
             gpus: in total. cpus, memory_mib: on each node; 0 = as the session has. minutes: 0 = the session's remaining
                 time.
         """
-        asked = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
-        return _parse(Quote, self.ask("GET", f"/quote?{urlencode(asked)}"))
+        parameters = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
+        return _parse(Quote, self.ask("GET", f"/quote?{urlencode(parameters)}"))
 
     def open(
         self,
@@ -159,19 +159,19 @@ class Hub:
         Args:
             name: its purpose. key: "" = a new one; after a lost answer the request is repeated once with it.
         """
-        asked = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
+        parameters = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
         key = key or uuid.uuid4().hex
         try:
-            return _parse(Companion, self.ask("POST", "", {**asked, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
         except NoHub:
-            return _parse(Companion, self.ask("POST", "", {**asked, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
 
     def list(self) -> tuple[Companion, ...]:
         """Return the session's companions, ended ones included, oldest first."""
-        said = self.ask("GET", "").get("companions")
-        if not isinstance(said, list):
+        document = self.ask("GET", "").get("companions")
+        if not isinstance(document, list):
             raise NoHub("The hub's list of companions cannot be understood.")
-        return tuple(_parse(Companion, each) for each in said)
+        return tuple(_parse(Companion, each) for each in document)
 
     def close(self, id: str) -> Companion:
         """Give a companion back; an ended one stays as it is."""
@@ -186,16 +186,16 @@ class Hub:
         request = Request(self.url + path, data, headers, method=method)  # noqa: S310  http or https, from the hub
         try:
             with self._opener().open(request, timeout=self.time_limit) as answer:
-                said = json.loads(answer.read(_MAX_ANSWER) or b"{}")  # some of JupyterHub's answers are empty
+                document = json.loads(answer.read(_MAX_ANSWER) or b"{}")  # some of JupyterHub's answers are empty
         except HTTPError as error:
             with error:
                 raise _error_of(error.code, error.read(_MAX_ANSWER)) from None
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise NoHub(f"The hub does not answer ({reason}). Try again in a moment.") from error
-        if not isinstance(said, dict):
+        if not isinstance(document, dict):
             raise NoHub("The hub's answer cannot be understood.")
-        return said
+        return document
 
     def _opener(self) -> OpenerDirector:
         # The user's proxy for the internet does not lead to the hub, and must not see the token.
@@ -219,24 +219,24 @@ def live_companions(hub: Hub, name: str) -> list[str]:
 def _error_of(status: int, body: bytes) -> Exception:
     """Return the error of an answer."""
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except ValueError:
-        said = None
-    said = said if isinstance(said, dict) else {}
-    message = str(said.get("message") or f"The hub answered {status}.")
+        document = None
+    document = document if isinstance(document, dict) else {}
+    message = str(document.get("message") or f"The hub answered {status}.")
     if status >= 500:
         return NoHub(message)
-    return Refused(message, str(said.get("error") or status))
+    return Refused(message, str(document.get("error") or status))
 
 
 Kind = TypeVar("Kind", Quote, Companion)
 
 
-def _parse(kind: type[Kind], said: object) -> Kind:
+def _parse(kind: type[Kind], document: object) -> Kind:
     """Return an answer as a dataclass; unknown fields of a newer hub are ignored."""
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise NoHub("The hub's answer cannot be understood.")
-    known = {one.name: said[one.name] for one in fields(kind) if one.name in said}
+    known = {one.name: document[one.name] for one in fields(kind) if one.name in document}
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     try:
         return kind(**values)

@@ -91,8 +91,8 @@ class Broker:
         """
         with _connect(self.folder) as line:
             _send(line, {"op": "allocation", "companion": companion})
-            said = _read_answer(line)
-        return Allocation(**{**said, "nodes": tuple(said["nodes"])})
+            answer = _read_answer(line)
+        return Allocation(**{**answer, "nodes": tuple(answer["nodes"])})
 
     def start(self, step: Step, out: int, err: int) -> RunningStep:
         """Start a step; return when srun has been started.
@@ -171,13 +171,13 @@ class RunningStep:
         """Close the step."""
         self.close()
 
-    def _read_answer_line(self, said: dict[str, Any]) -> None:
-        if "step" in said:
-            self.id = str(said["step"])
-        if "error" in said:
-            self._exit, self.messages = 255, (str(said["message"]),)
-        if "exit" in said:
-            self._exit, self.messages = int(said["exit"]), tuple(said["said"])
+    def _read_answer_line(self, answer: dict[str, Any]) -> None:
+        if "step" in answer:
+            self.id = str(answer["step"])
+        if "error" in answer:
+            self._exit, self.messages = 255, (str(answer["message"]),)
+        if "exit" in answer:
+            self._exit, self.messages = int(answer["exit"]), tuple(answer["said"])
 
 
 def _connect(folder: str) -> socket.socket:
@@ -203,8 +203,8 @@ def _connect(folder: str) -> socket.socket:
     return line
 
 
-def _send(line: socket.socket, asked: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    text = json.dumps(asked).encode() + b"\n"
+def _send(line: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    text = json.dumps(request).encode() + b"\n"
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     try:
         sent = line.sendmsg([text], rights)
@@ -224,10 +224,10 @@ def _read_answer(line: socket.socket) -> dict[str, Any]:
     if not text.endswith(b"\n"):
         raise NoBroker("The step broker closed the connection: the session is ending, or it has too many runs.")
     line.settimeout(None)
-    said: dict[str, Any] = json.loads(text)
-    if "error" in said:
-        raise (NotReady if said["error"] == "notready" else NoBroker)(said["message"])
-    return said
+    answer: dict[str, Any] = json.loads(text)
+    if "error" in answer:
+        raise (NotReady if answer["error"] == "notready" else NoBroker)(answer["message"])
+    return answer
 
 
 def _read_line(line: socket.socket) -> Iterator[bytes]:

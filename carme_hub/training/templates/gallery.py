@@ -164,11 +164,11 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self.gallery.page("This form is not from this page.")
             )
-        said = parse_qs(self.rfile.read(int(length)).decode("utf-8", "replace"))
+        form = parse_qs(self.rfile.read(int(length)).decode("utf-8", "replace"))
         if is_cross_site(dict(self.headers.items())):
             return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page("A request from another site is refused."))
         try:
-            place = self.gallery.copy_from_form({name: values[-1] for name, values in said.items()})
+            place = self.gallery.copy_from_form({name: values[-1] for name, values in form.items()})
         except PermissionError as error:
             return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page(str(error)))
         except TemplateError as error:
@@ -236,8 +236,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="carme-gallery", description="Serve the gallery of templates.")
     parser.add_argument("--socket", required=True, help="unix socket to listen on, in a folder of mode 0700")
     parser.add_argument("--prefix", default="", help="path of the page, such as /user/alice/templates")
-    said = parser.parse_args(argv)
-    with serve(said.socket, Gallery(said.prefix, Path.cwd())) as server:
+    arguments = parser.parse_args(argv)
+    with serve(arguments.socket, Gallery(arguments.prefix, Path.cwd())) as server:
         server.serve_forever()
 
 

@@ -91,18 +91,18 @@ def choice_of_form(fields: dict[str, str]) -> Choice:
     return Choice(kind if kind in ("all", "ever") else "newest")
 
 
-def _check_folder(said: str) -> Path:
+def _check_folder(path: str) -> Path:
     try:
-        folder = Path.home() / Path(said).expanduser()
+        folder = Path.home() / Path(path).expanduser()
         with os.scandir(folder):
             pass
     except PermissionError as error:
-        raise NoFolder(f"You may not read the folder {said!r}. Its owner can permit it by chmod.") from error
+        raise NoFolder(f"You may not read the folder {path!r}. Its owner can permit it by chmod.") from error
     except NotADirectoryError as error:
-        raise NoFolder(f"{said!r} is not a folder. Enter the folder of the event files.") from error
+        raise NoFolder(f"{path!r} is not a folder. Enter the folder of the event files.") from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~user for an unknown user
-        raise NoFolder(f"There is no folder {said[:200]!r}. Enter one below your home, or an absolute path.") from error
-    if not said:
+        raise NoFolder(f"There is no folder {path[:200]!r}. Enter one below your home, or an absolute path.") from error
+    if not path:
         raise NoFolder("Enter a folder: one below your home, or an absolute path.")
     return folder
 

@@ -74,7 +74,7 @@ class Follower(threading.Thread):
         self.error = ""
         self._files = Files()
         self._changed = threading.Condition()
-        self._asked = time.monotonic()
+        self._last_viewer = time.monotonic()
         self._wake = threading.Event()
 
     def choose(self, choice: Choice) -> None:
@@ -84,9 +84,9 @@ class Follower(threading.Thread):
 
     def note_viewer(self) -> None:
         """Record that a page is open."""
-        if time.monotonic() - self._asked > VIEWER_TIMEOUT:
+        if time.monotonic() - self._last_viewer > VIEWER_TIMEOUT:
             self._wake.set()
-        self._asked = time.monotonic()
+        self._last_viewer = time.monotonic()
 
     def wait(self, seen: int, limit: float = NEWS_TIMEOUT) -> int:
         """Wait until the number of the last news is not ``seen``, or the time is over; return it."""
@@ -99,7 +99,7 @@ class Follower(threading.Thread):
         """Follow until the process ends."""
         due = pause = 0.0
         while True:
-            watched = time.monotonic() - self._asked < VIEWER_TIMEOUT
+            watched = time.monotonic() - self._last_viewer < VIEWER_TIMEOUT
             if self._wake.wait(max(pause, POLL_INTERVAL if watched else IDLE_POLL_INTERVAL)):
                 self._wake.clear()
                 due = 0.0
@@ -139,15 +139,15 @@ class Follower(threading.Thread):
             self._changed.notify_all()
         return True
 
-    def says(self) -> str:
+    def status_text(self) -> str:
         """Return what is shown, as text."""
         if self.error:
             return self.error
         if self.loaded.kind == "folder" and not self._files:
             return self._files.error or f"No events in {self.loaded.value} yet; they show here once they are written"
-        return self._shows() + (f", but {self._files.error}" if self._files.error else "")
+        return self._shown_text() + (f", but {self._files.error}" if self._files.error else "")
 
-    def _shows(self) -> str:
+    def _shown_text(self) -> str:
         if self.loaded.kind == "folder":
             return f"Showing {self.loaded.value}"
         if not self.folders:
@@ -180,10 +180,10 @@ class Pages:
         return self.app(environ, start)
 
     def _index(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
-        said: list[Any] = []
-        answer = self.app(environ, lambda status, headers, *_: said.append((status, headers)))
+        started: list[Any] = []
+        answer = self.app(environ, lambda status, headers, *_: started.append((status, headers)))
         page = b"".join(answer)
-        status, headers = said[0]
+        status, headers = started[0]
         page = page.replace(b"<head>", b'<head><script src="carme/live.js"></script>', 1)
         page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # their path leads out of the prefix
         kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
@@ -193,8 +193,8 @@ class Pages:
     def _news(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         seen = parse_qs(environ.get("QUERY_STRING", "")).get("seen", [""])[0]
         news = self.follower.wait(int(seen) if seen.isdecimal() else -1)
-        said = {"news": news, "shows": self.follower.says()}
-        return _answer(start, json.dumps(said).encode(), "application/json")
+        document = {"news": news, "shows": self.follower.status_text()}
+        return _answer(start, json.dumps(document).encode(), "application/json")
 
     def _choose(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
@@ -227,7 +227,7 @@ class Pages:
         page = (HERE / "carme-tensorboard.html").read_text(encoding="utf-8")
         values = {
             "ERROR": f'<p class="error" role="alert" id="error">{html.escape(error)}</p>' if error else "",
-            "SHOWS": html.escape(self.follower.says()),
+            "SHOWS": html.escape(self.follower.status_text()),
             "RUNS": options or f"<option>{none}</option>",
             "NO_RUN": "" if names else " disabled",
             "ABOUT": "error hint" if error else "hint",
@@ -289,7 +289,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="carme-tensorboard", description=__doc__)
     parser.add_argument("--socket", required=True, help="unix socket to listen on, in a folder of mode 0700")
     parser.add_argument("--prefix", default="", help="path of the page, such as /user/alice/tensorboard")
-    said = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     os.umask(0o077)
     serving = importlib.import_module("werkzeug.serving")
 
@@ -299,9 +299,9 @@ def main(argv: list[str] | None = None) -> None:
         def log_request(self, *_: Any) -> None:
             """Log nothing."""
 
-    app, follower = make_application(said.prefix.rstrip("/"))
+    app, follower = make_application(arguments.prefix.rstrip("/"))
     follower.start()
-    server = serving.make_server(f"unix://{said.socket}", 0, app, threaded=True, request_handler=Quiet)
+    server = serving.make_server(f"unix://{arguments.socket}", 0, app, threaded=True, request_handler=Quiet)
     server.daemon_threads = True
     server.serve_forever()
 

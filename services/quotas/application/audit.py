@@ -35,11 +35,11 @@ class Audit:
     def __call__(self, done: CommittedChanges) -> None:
         """Report a committed change. The ledger has it, so an event that cannot be written is only logged."""
         try:
-            told = audit_records(done)
+            records = audit_records(done)
         except Exception as error:  # noqa: BLE001 - the writer would see an error, and the change is committed
             self._log.exception("No audit event for what was committed: %r %s", error, str(done)[:MAX_LOGGED])
             return
-        for each in told:
+        for each in records:
             said = json.dumps(dict(each.details), sort_keys=True, ensure_ascii=False)
             self._log.info("%s: %s %s", each.actor, each.action, said)
             try:

@@ -108,8 +108,10 @@ class SettlementLoop:
             self.running = tuple(each for each in open_ if (each.job_id, each.submitted) not in done.forgotten)
             for charge in done.charged:
                 self._log.info("Charged job %s of %s: %s", charge.job_id, charge.user, -charge.amount)
-            for odd in done.flagged:
-                self._log.warning("Job %s of %s waits for an administrator: %s", odd.job_id, odd.user, odd.kind)
+            for anomaly in done.flagged:
+                self._log.warning(
+                    "Job %s of %s waits for an administrator: %s", anomaly.job_id, anomaly.user, anomaly.kind
+                )
             return done
 
     async def _read_prices(self) -> None:

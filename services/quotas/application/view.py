@@ -20,7 +20,7 @@ from carme_hub.domain.quotas.windows import midnight
 
 #: A forecast takes the use of so many days, and looks ahead so many.
 RECENT_DAYS, FORECAST_DAYS = 14, 365
-_LEAST = GPU_HOUR // 200  # the smallest amount that two decimals can show
+_SMALLEST = GPU_HOUR // 200  # the smallest amount that two decimals can show
 _MINUS = "−"
 #: Keeps a number and its unit on one line.
 _NO_BREAK_SPACE = "\u00a0"
@@ -29,7 +29,7 @@ _NO_BREAK_SPACE = "\u00a0"
 def hours(amount: int) -> str:
     """Return "1.25 h", or seconds for less than two decimals can show; with a minus sign (U+2212) if negative."""
     sign = _MINUS if amount < 0 else ""
-    if 0 < abs(amount) < _LEAST:
+    if 0 < abs(amount) < _SMALLEST:
         return f"{sign}{abs(amount) / 1000:g}{_NO_BREAK_SPACE}s"
     return f"{sign}{wording.hours(abs(amount))}{_NO_BREAK_SPACE}h"
 

@@ -12,10 +12,10 @@ from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.rules import DAY, SubjectKind
 from carme_hub.services.quotas.application import view
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
-from carme_hub.services.quotas.pages.mine import MOST, RecentUse, cards, person_named, recent_use
+from carme_hub.services.quotas.pages.mine import PAGE_SIZE, RecentUse, cards, person_named, recent_use
 from carme_hub.services.quotas.pages.requests import (
     ANSWERED_DAYS,
-    MOST_ANSWERED,
+    MAX_ANSWERED,
     answered_requests,
     open_requests,
     sources,
@@ -89,7 +89,7 @@ class AccountHandler(PageHandler):
         def ask(reads: LedgerReads) -> tuple[RecentUse, list[Sum], list[Entry]]:
             snapshot = SnapshotReader(ledger.context, reads, nobody, now)
             recent = recent_use(reads, snapshot, mine, [account], now)
-            page = reads.statement(Filter(account=account), before, MOST + 1)
+            page = reads.statement(Filter(account=account), before, PAGE_SIZE + 1)
             return recent, used_between(reads, now - SHARE_DAYS * DAY, now, [account]), page
 
         recent, sums, page = await self.read(ask)
@@ -112,12 +112,12 @@ class AccountHandler(PageHandler):
             members=members(used),
             share_days=SHARE_DAYS,
             requests=waiting,
-            answered=answered[:MOST_ANSWERED],
-            answered_more=len(answered[MOST_ANSWERED:]),
+            answered=answered[:MAX_ANSWERED],
+            answered_more=len(answered[MAX_ANSWERED:]),
             answered_days=ANSWERED_DAYS,
-            rows=self.rows(page[:MOST]),
+            rows=self.rows(page[:PAGE_SIZE]),
             before=before,
-            next=page[MOST - 1].id if len(page) > MOST else 0,
+            next=page[PAGE_SIZE - 1].id if len(page) > PAGE_SIZE else 0,
             share=share if allowance.limit else None,
             can_answer=account in self.owned_accounts or self.has_scope(GRANT),
             can_grant=self.has_scope(GRANT),

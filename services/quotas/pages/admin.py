@@ -24,9 +24,9 @@ _COLUMNS: dict[str, tuple[str, Callable[[str, Balance], Any]]] = {
     "held": ("Held", lambda _name, balance: -balance.held),
     "left": ("Left", lambda _name, balance: balance.left),
 }
-MOST_ACCOUNTS = 500
+MAX_ACCOUNTS = 500
 #: Open and decided anomalies on one page.
-MOST_WAITING, MOST_DECIDED = 50, 20
+MAX_OPEN, MAX_DECIDED = 50, 20
 _KINDS = {
     detection.NEGATIVE: "The end lies before the start: a clock stepped back.",
     detection.LONG: "It ran longer than its time limit allows, or ends in the future: a clock may have stepped.",
@@ -80,7 +80,7 @@ class AllAccountsHandler(AdminHandler):
                     "left": view.hours(each.left) if each.granted else "–",
                     "over": each.granted > 0 and each.left <= 0,
                 }
-                for name, each in found[:MOST_ACCOUNTS]
+                for name, each in found[:MAX_ACCOUNTS]
             ],
             count=len(found),
             total=len(balances),
@@ -159,20 +159,20 @@ class AnomaliesHandler(AdminHandler):
 
         def ask(reads: LedgerReads) -> tuple[int, list[Anomaly], list[Anomaly]]:
             # If all of a page were decided in the meantime, the oldest open ones are shown.
-            waiting = reads.anomalies_waiting(after, MOST_WAITING + 1) or reads.anomalies_waiting(0, MOST_WAITING + 1)
-            return reads.count_waiting(), waiting, reads.anomalies(settled=True, before=before, most=MOST_DECIDED + 1)
+            waiting = reads.anomalies_waiting(after, MAX_OPEN + 1) or reads.anomalies_waiting(0, MAX_OPEN + 1)
+            return reads.count_waiting(), waiting, reads.anomalies(settled=True, before=before, most=MAX_DECIDED + 1)
 
         count, waiting, decided = await self.read(ask)
         self.show(
             "anomalies.html",
             heading="Anomalies",
             count=count,
-            waiting=[shown(each, self.zone) for each in waiting[:MOST_WAITING]],
+            waiting=[shown(each, self.zone) for each in waiting[:MAX_OPEN]],
             after=after,
-            newer=waiting[MOST_WAITING - 1].id if len(waiting) > MOST_WAITING else 0,
-            decided=[shown(each, self.zone) for each in decided[:MOST_DECIDED]],
+            newer=waiting[MAX_OPEN - 1].id if len(waiting) > MAX_OPEN else 0,
+            decided=[shown(each, self.zone) for each in decided[:MAX_DECIDED]],
             before=before,
-            older=decided[MOST_DECIDED - 1].id if len(decided) > MOST_DECIDED else 0,
+            older=decided[MAX_DECIDED - 1].id if len(decided) > MAX_DECIDED else 0,
         )
 
 

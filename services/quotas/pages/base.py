@@ -22,7 +22,7 @@ __all__ = ["BadForm", "PageHandler", "groups_read"]
 T = TypeVar("T")
 
 #: The largest number of GPU-hours in a form.
-MOST_HOURS = 10_000_000
+MAX_HOURS = 10_000_000
 ADMINISTRATION = (
     ("administration", "Accounts"),
     ("administration/groups", "Groups"),
@@ -115,8 +115,8 @@ class PageHandler(pages.PageHandler):
             hours = Decimal(text)
         except InvalidOperation as error:
             raise BadForm(f"{text} is not a number of GPU-hours. Write it like 12.5.") from error
-        if not hours.is_finite() or not 0 < hours <= MOST_HOURS:
-            raise BadForm(f"Give GPU-hours above 0 and up to {MOST_HOURS:,}.")
+        if not hours.is_finite() or not 0 < hours <= MAX_HOURS:
+            raise BadForm(f"Give GPU-hours above 0 and up to {MAX_HOURS:,}.")
         amount = hours * GPU_HOUR
         if amount != int(amount) or hours != hours.quantize(Decimal("0.001")):
             raise BadForm("Give GPU-hours with at most three decimals.")

@@ -14,7 +14,7 @@ from carme_hub.services.quotas.pages.requests import open_requests, sources
 from carme_hub.services.quotas.scopes import READ, READ_ALL
 
 #: Groups in the list; the search by name finds the others.
-MOST = 500
+PAGE_SIZE = 500
 #: The name of a hub group; it may contain a slash, which the URL has as %2F.
 _NAME = r"([^/]{1,255})"
 
@@ -74,7 +74,7 @@ class GroupsHandler(GroupsPage):
                     "members": len(users),
                     "rules": ", ".join(_limit(rule) for rule in rules),
                 }
-                for rules, name, users in found[:MOST]
+                for rules, name, users in found[:PAGE_SIZE]
             ],
             count=len(found),
             total=len(known),

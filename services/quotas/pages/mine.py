@@ -20,10 +20,10 @@ from carme_hub.services.quotas.scopes import READ_ALL
 from carme_hub.store.ledger.writes import Filter, LedgerReads, Subject
 from carme_hub.store.threads import in_store_thread
 
-MOST = 40
+PAGE_SIZE = 40
 DAYS = 30
 #: Rows in a CSV file (spreadsheet programs open so many), and rows that are read at once.
-MOST_CSV, CSV_PART = 100_000, 5000
+MAX_CSV_ROWS, CSV_PAGE = 100_000, 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class MineHandler(PageHandler):
 
 
 def own_entries(
-    reads: LedgerReads, me: str, accounts: Iterable[str], before: int, most: int = MOST
+    reads: LedgerReads, me: str, accounts: Iterable[str], before: int, most: int = PAGE_SIZE
 ) -> tuple[list[Entry], int]:
     """Return a page of the entries that concern a user, newest first, and where the next page begins (0 = no page).
 
@@ -200,9 +200,9 @@ class StatementHandler(PageHandler):
         me, accounts = self.visitor.name, await self.service.accounts(self.visitor)
 
         def ask(reads: LedgerReads) -> list[Entry]:
-            entries, next = own_entries(reads, me, accounts, 0, CSV_PART)
-            while next and len(entries) < MOST_CSV:
-                more, next = own_entries(reads, me, accounts, next, CSV_PART)
+            entries, next = own_entries(reads, me, accounts, 0, CSV_PAGE)
+            while next and len(entries) < MAX_CSV_ROWS:
+                more, next = own_entries(reads, me, accounts, next, CSV_PAGE)
                 entries += more
             return entries
 
@@ -240,7 +240,7 @@ class SessionHandler(PageHandler):
             rows.append(("Corrected", view.signed(corrected)))
         first = seen[0]
         row = await in_store_thread(self.service.sessions.get, session)
-        companions = await in_store_thread(self.service.sessions.companions_of, session, MOST)
+        companions = await in_store_thread(self.service.sessions.companions_of, session, PAGE_SIZE)
         self.show(
             "session.html",
             parent=row.parent if row is not None else "",

@@ -22,7 +22,7 @@ from carme_hub.services.quotas.scopes import POLICY, READ_ALL
 
 #: Days on which a new policy is tried.
 TRIAL_DAYS = 30
-MOST_LINES = 100
+MAX_LINES = 100
 #: Seconds that the form waits for its trial, and after which the page of a running trial reloads.
 TRIAL_WAIT, REFRESH = 0.7, 2
 
@@ -168,7 +168,7 @@ def replay_shown(outcome: Replay, zone: str) -> dict[str, Any]:
         "used": view.hours(total.before),
         "lost": view.hours(total.refused_amount),
         "rules": list(outcome.rules.items()),
-        "lines": [_line(line, zone) for line in outcome.lines if line.refused or line.soft][:MOST_LINES],
+        "lines": [_line(line, zone) for line in outcome.lines if line.refused or line.soft][:MAX_LINES],
     }
 
 

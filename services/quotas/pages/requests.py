@@ -16,9 +16,9 @@ from carme_hub.services.quotas.scopes import GRANT, POLICY, READ_ALL
 from carme_hub.store.ledger.requests import RequestFilter
 
 #: Days for which an answer is shown to the requester and the account's owner, and answers on the owner's page.
-ANSWERED_DAYS, MOST_ANSWERED = 30, 20
+ANSWERED_DAYS, MAX_ANSWERED = 30, 20
 #: Requests on one page of the administration.
-MOST = 50
+PAGE_SIZE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ class AllRequestsHandler(PageHandler):
     async def get(self) -> None:
         """Show a page of requests, the newest first."""
         requests, before = Requests(self.service.ledger), self.number("before")
-        found, next = await requests.page(RequestFilter(state=OPEN), before=before, most=MOST)
+        found, next = await requests.page(RequestFilter(state=OPEN), before=before, most=PAGE_SIZE)
         if before and not found:  # all of this page were answered in the meantime
-            before, (found, next) = 0, await requests.page(RequestFilter(state=OPEN), most=MOST)
+            before, (found, next) = 0, await requests.page(RequestFilter(state=OPEN), most=PAGE_SIZE)
         waiting = [_waiting(each, self.zone) for each in found]
         self.show("requests.html", heading="Requests", requests=waiting, before=before, next=next)
 

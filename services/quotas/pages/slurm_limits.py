@@ -10,7 +10,7 @@ from carme_hub.services.quotas.application import slurm_limits, view
 from carme_hub.services.quotas.pages.admin import AdminHandler
 
 #: Rows of each table; the command prints all.
-MOST = 200
+PAGE_SIZE = 200
 _ENTITIES = {"qos": "QOS", "account": "account", "user": "user"}
 
 
@@ -36,7 +36,7 @@ class DriftHandler(AdminHandler):
                 ("by-hand", found.by_hand, _rows(found.by_hand)),
             ],
             same=_rows(found.same),
-            most=MOST,
+            most=PAGE_SIZE,
         )
 
 
@@ -48,7 +48,7 @@ def _rows(limits: Iterable[Any]) -> list[dict[str, str]]:
             "have": slurm_limits.value_text(each.key, each.have),
             "want": slurm_limits.value_text(each.key, each.want),
         }
-        for each in list(limits)[:MOST]
+        for each in list(limits)[:PAGE_SIZE]
     ]
 
 

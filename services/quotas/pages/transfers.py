@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from tornado.web import HTTPError
 
 from carme_hub.domain.quotas.windows import moment_in
-from carme_hub.domain.wording import day as day_words
+from carme_hub.domain.wording import day as format_day
 from carme_hub.services.quotas.application import corrections, view
 from carme_hub.services.quotas.pages.accounts import NAME
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
@@ -104,7 +104,7 @@ class CorrectionHandler(BalanceFormHandler):
             what = f"{view.hours(amount)} are {'added to' if signed > 0 else 'taken from'} account {account}"
             points = [f"{what}{f', on the statement of {user}' if user else ''}.", f"Reason: {reason}"]
             if used_at:
-                day = day_words(datetime.fromtimestamp(used_at, ZoneInfo(self.zone)))
+                day = format_day(datetime.fromtimestamp(used_at, ZoneInfo(self.zone)))
                 more = "less" if signed > 0 else "more"
                 points.append(f"It counts as {more} use on {day}, in every limit of that day.")
             else:

@@ -1,4 +1,4 @@
-"""Where GPUs are counted by licences, a booking is protected against others' jobs, and not against other bookings."""
+"""Where GPUs are counted by licenses, a booking is protected against others' jobs, and not against other bookings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAIT = "#!/bin/sh\nsleep 300\n"
 
 
 class Site:
-    """A cluster whose calendar keeps a100 by licences, on a separate database."""
+    """A cluster whose calendar keeps a100 by licenses, on a separate database."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -103,7 +103,7 @@ async def site(quiet: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def counted(quiet: Cluster) -> Iterator[None]:
-    """All jobs name licences, by the site's job_submit script."""
+    """All jobs name licenses, by the site's job_submit script."""
     script = quiet.state / "etc/job_submit.lua"
     before = script.read_text()
     after = job_submit("a100").replace("local LICENSES = {}", 'local LICENSES = { a100 = "gpu_a100" }', 1)
@@ -153,7 +153,7 @@ async def test_bookings_that_slurm_adds_up_needlessly_are_kept(site: Site) -> No
 
 
 @pytest.mark.usefixtures("counted")
-async def test_jobs_without_licences_are_counted_by_the_sites_script(site: Site) -> None:
+async def test_jobs_without_licenses_are_counted_by_the_sites_script(site: Site) -> None:
     cluster, booked = site.cluster, await site.booked("alice")
     (name,) = booked.names()
 

@@ -31,7 +31,7 @@ def a100(count: int = 1, seconds: int = HOUR, account: str = "physics") -> Quota
 
 def usage(job: int = 7, start: float = 0, end: float = 0, state: str = "COMPLETED", **changes: Any) -> Usage:
     """One incarnation; without an end it runs, without a start it waits."""
-    phase = Phase.TERMINAL if end else Phase.ACTIVE if start else Phase.MAX_OPEN_REQUESTS
+    phase = Phase.TERMINAL if end else Phase.ACTIVE if start else Phase.WAITING
     if not end and state == "COMPLETED":
         state = "RUNNING" if start else "PENDING"
     found = Usage(

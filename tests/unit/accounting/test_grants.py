@@ -20,7 +20,7 @@ async def test_a_grant_is_written_once_for_its_key_with_who_and_why(site: Site) 
     assert await site.grant(5 * GPU_HOUR, reason="thesis", user="ada") == first
     assert (first.actor, first.reason, first.user, first.kind) == ("root", "thesis", "ada", Kind.GRANT)
     assert await site.left() == 5 * GPU_HOUR
-    with pytest.raises(KeyUsed, match="Take a new key"):
+    with pytest.raises(KeyUsed, match="Use a new key"):
         await site.grant(6 * GPU_HOUR, user="ada")
 
 
@@ -57,7 +57,7 @@ async def test_a_transfer_moves_what_is_left_and_no_more(site: Site) -> None:
     await site.grant(5 * GPU_HOUR)
     await site.ledger.admit("s1", ADA, a100(2))
     site.running = [usage(9, site.now - HOUR)]
-    with pytest.raises(NotEnoughLeft, match=r"has 2\.00 GPU-hours that can be moved, and 3\.00 were asked for"):
+    with pytest.raises(NotEnoughLeft, match=r"has 2\.00 GPU-hours that can be moved; 3\.00 were requested"):
         await site.ledger.transfer("physics", "bio", 3 * GPU_HOUR, key="t", actor="root")
     for _ in range(2):
         out, into = await site.ledger.transfer("physics", "bio", 2 * GPU_HOUR, key="t", actor="root", reason="agreed")

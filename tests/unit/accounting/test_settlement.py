@@ -340,7 +340,7 @@ async def test_what_a_person_decides_is_charged_and_the_hold_comes_back(site: Si
     done = await site.settle(job)
     assert ([each.kind for each in done.flagged], done.released) == (["negative"], [])
     [found] = await site.ledger.anomalies()
-    with pytest.raises(Refused, match="Say why"):
+    with pytest.raises(Refused, match="Give a reason"):
         await site.ledger.decide_anomaly(found.id, actor="root", decision=" ", seconds=40)
     entry = await site.ledger.decide_anomaly(found.id, actor="root", decision="the clock stepped", seconds=40)
     assert (entry.amount, entry.session, entry.reason) == (-40_000, "s1", "job 7: the clock stepped")

@@ -162,5 +162,5 @@ async def test_where_no_node_has_shards_any_more_each_costs_as_much_as_a_gpu_and
     assert charge.amount == -8 * GPU_HOUR
     await settling.settle()
     assert [record.message for record in caplog.records if "shards" in record.message] == [
-        "No node says how many shards it has: each is charged as a GPU, or as prices name it"
+        "No node reports its shards: each shard is charged as a GPU, or at its own price"
     ]

@@ -210,10 +210,10 @@ async def running(
 def directory(monkeypatch: pytest.MonkeyPatch) -> DirectoryOfThree:
     forged = DirectoryOfThree()
     monkeypatch.setattr(system_users, "look_up", forged.look_up)
-    monkeypatch.setattr(system_users, "why_closed", forged.closed_reason)
+    monkeypatch.setattr(system_users, "closed_reason", forged.closed_reason)
     # What a request does not wait for is a test's own matter; how fast the machine is is nobody's.
-    monkeypatch.setattr(authenticator, "PATIENCE", 60.0)
-    monkeypatch.setattr(authenticator, "FIRST_PATIENCE", 60.0)
+    monkeypatch.setattr(authenticator, "WAIT_FOR_UPDATE", 60.0)
+    monkeypatch.setattr(authenticator, "WAIT_FOR_FIRST", 60.0)
     return forged
 
 

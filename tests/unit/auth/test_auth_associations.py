@@ -1,4 +1,4 @@
-"""The book of associations: one question for everybody, and silence changes nothing."""
+"""The cache of associations: one query for all users, and an unanswered query changes nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from auth_hub import SlurmThatCanFallSilent
 
+from carme_hub.sessions import associations as module
 from carme_hub.sessions.associations import AssociationCache, associations_of_cluster
 from carme_hub.slurm.client import Association
 
@@ -171,3 +172,11 @@ async def test_who_coordinates_an_account_is_known_without_going_through_everybo
     clock.now = 100
     await associations.refresh()
     assert associations.coordinators_of("bio") == ("user4",)
+
+
+def test_a_site_may_use_the_old_name_of_the_cache_and_is_warned() -> None:
+    with pytest.warns(DeprecationWarning, match="AssociationCache"):
+        found = module.AssociationBook
+    assert found is AssociationCache
+    with pytest.raises(AttributeError, match="AssociationBoook"):
+        _ = module.AssociationBoook

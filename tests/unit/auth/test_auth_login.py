@@ -209,7 +209,7 @@ async def test_a_slurm_that_hangs_keeps_no_page_waiting(hub: Hub, monkeypatch: p
         raise SlurmUnreachable("forged")
 
     monkeypatch.setattr(hub.slurm, "associations", hang)
-    monkeypatch.setattr(authenticator, "PATIENCE", 0.3)
+    monkeypatch.setattr(authenticator, "WAIT_FOR_UPDATE", 0.3)
     age(hub, "alice")
     assert hub.authenticator.associations is not None
     hub.authenticator.associations.time_limit = 600

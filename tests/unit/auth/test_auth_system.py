@@ -17,7 +17,7 @@ from carme_hub.errors import ConfigError
 @pytest.fixture
 def in_the_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the folders above be passable to all; pytest's are not."""
-    monkeypatch.setattr(secret_files, "_passable", lambda folder: True)
+    monkeypatch.setattr(secret_files, "_is_traversable", lambda folder: True)
 
 
 def test_a_user_of_the_system_is_found_with_its_groups() -> None:

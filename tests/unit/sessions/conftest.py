@@ -43,7 +43,7 @@ async def reconciler(
     slurm: ForgedSlurm, registry: SessionRegistry, clock: Clock, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SessionReconciler]:
     """The keeper with the patience that it has at a site."""
-    monkeypatch.setattr(keeper_module, "AGAIN", 0.05)
+    monkeypatch.setattr(keeper_module, "RETRY_INTERVAL", 0.05)
     monkeypatch.setattr(keeper_module, "time", SimpleNamespace(time=clock.wall, monotonic=clock))
 
     async def revoke(session: Session) -> bool:

@@ -79,7 +79,7 @@ async def test_an_intent_that_never_reached_slurm_ends_after_a_while(
     assert registry.current("s1") is not None
     slurm.clock.ahead += FORGOTTEN
     session = await until_ended(registry)
-    assert "never started" in session.end_reason
+    assert "not started" in session.end_reason
 
 
 async def test_a_reused_job_id_of_somebody_else_is_not_taken_for_ours(
@@ -139,7 +139,7 @@ async def submit(
         spec,
         log=keeper_module.logging.getLogger(),
         report=said.append,
-        between=0.05,
+        interval=0.05,
     )
     return done, said
 
@@ -248,7 +248,7 @@ async def test_a_session_stays_open_until_its_token_is_revoked(
             raise OSError("database is locked")
         return True
 
-    monkeypatch.setattr(reconciler, "_forget", revoke)
+    monkeypatch.setattr(reconciler, "_revoke", revoke)
     await running(registry, slurm)
     slurm.end(1)
     await until(lambda: tries >= 3)

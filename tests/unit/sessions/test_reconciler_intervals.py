@@ -90,8 +90,8 @@ def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() ->
 async def test_others_go_on_while_many_sessions_are_judged(
     reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observations, "STEP", 5)
-    monkeypatch.setattr(keeper_module, "STEP", 5)
+    monkeypatch.setattr(observations, "BATCH_SIZE", 5)
+    monkeypatch.setattr(keeper_module, "BATCH_SIZE", 5)
     for number in range(30):
         session, _ = await registry.intend(f"s{number}", "alice", f"n{number}", REQUEST)
         slurm.run(number + 1, session.job_name)

@@ -61,7 +61,7 @@ def train(steps, stumble=lambda step: None):
     basics.init()
     step = int(kept.read_text()) if kept.exists() else 0
     while step < steps:
-        generation = notification_manager._service.place.generation
+        generation = notification_manager._service.assignment.generation
         me = folder / f"worker-{generation}-{here.rank}"
         if not me.exists():
             me.with_suffix(".new").write_text(str(os.getpid()))

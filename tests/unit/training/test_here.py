@@ -127,7 +127,7 @@ def test_scalars_of_rank_0_are_in_one_file_and_the_rate_is_of_samples(
     said = Progress()
     for step in range(1, 4):
         said.step(step, 3, 10, {"loss": Tensor(1 / step)})
-    found = said.said()
+    found = said.snapshot()
     assert (found["step"], found["total"], found["samples"]) == (3, 3, 30)
     assert found["rate"] == 10.0
     said.flush(str(tmp_path), 0)
@@ -142,10 +142,10 @@ def test_the_rate_is_of_steps_where_no_samples_are_said(monkeypatch: pytest.Monk
     said = Progress()
     for step in (1, 2, 3):
         said.step(step, None, 0, {})
-    assert (said.said()["rate"], said.said()["samples"], said.said()["total"]) == (1.0, None, None)
+    assert (said.snapshot()["rate"], said.snapshot()["samples"], said.snapshot()["total"]) == (1.0, None, None)
     for step in (103, 203):
         said.step(step, None, 0, {})
-    assert said.said()["rate"] == 100.0  # what was long ago is forgotten
+    assert said.snapshot()["rate"] == 100.0  # what was long ago is forgotten
 
 
 def test_the_module_is_one_for_all() -> None:

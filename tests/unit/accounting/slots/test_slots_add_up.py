@@ -169,7 +169,7 @@ class Story:
             assert _taken(entries, float(day * DAY)) <= LIMIT
         for id, amount in self.till.held().items():
             mine = self.slots[id]
-            gpus = sum(each.count for each in (mine.gpus, *mine.also))
+            gpus = sum(each.count for each in (mine.gpus, *mine.other_gpus))
             assert 0 <= amount <= gpus * (mine.end - mine.start) * 1000
 
     def _start(self, within: str, gpus: int, seconds: int) -> None:

@@ -74,8 +74,8 @@ async def test_where_nothing_else_is_free_its_owner_is_told_once_until_it_can_be
     (problem,) = [each for each in kept.told if each.problem]
     assert problem.id == one.id
     assert problem.problem == (
-        "This booking cannot be kept as it is: n1 is down, and no other a100 are free for all of its time. They are "
-        "still looked for."
+        "This booking cannot be kept as it is: n1 is down, and no other a100 are free for all of its time. The "
+        "search continues."
     )
     assert (nodes(kept.get(one)), kept.get(two)) == ({"n1"}, two)
     kept.nodes["n1"] = node("n1")

@@ -159,7 +159,7 @@ async def test_the_same_refusal_is_logged_once_also_when_slurm_was_away_meanwhil
         for down in (False, False, True, False):
             rhythm.slurm.down = down
             await rhythm.keeper.once()
-    assert len([each for each in caplog.records if "does not keep reservation" in each.message]) == 1
+    assert len([each for each in caplog.records if "refuses reservation" in each.message]) == 1
 
 
 async def test_a_pass_that_cannot_be_made_is_tried_soon_and_then_ever_more_rarely_and_said_once(

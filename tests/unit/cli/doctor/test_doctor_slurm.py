@@ -176,7 +176,7 @@ def test_the_licences_that_gpus_are_counted_by_have_to_be_as_many(tmp_path: Path
 
 def test_a_calendar_that_counts_without_licences_cannot_start() -> None:
     (found,) = doctor_policy.check(Config({"CarmeReservations": {"enabled": True, "keep": "licenses"}}))
-    assert (found.setting, found.level, "needs a licence" in found.why) == ("CarmeReservations", Level.UNSAFE, True)
+    assert (found.setting, found.level, "needs a license" in found.why) == ("CarmeReservations", Level.UNSAFE, True)
     for wrong in ({"a100": "two words"}, {"a100": "gpus", "h100": "gpus"}):
         calendar = {"enabled": True, "keep": "licenses", "licenses": wrong}
         assert len(list(doctor_policy.check(Config({"CarmeReservations": calendar})))) == 1

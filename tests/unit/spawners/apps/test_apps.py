@@ -16,7 +16,7 @@ from carme_hub.containers.registry import runtime
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
-from carme_hub.spawners.apps.settings import CONFIG, OURS, PACKED, CarmeApps, fault
+from carme_hub.spawners.apps.settings import BUILT_IN, CONFIG, PACKED, CarmeApps, fault
 from carme_hub.spawners.job_script import Owner, Server, Site, render
 from carme_hub.spawners.slurm.settings import SessionSettings
 
@@ -136,5 +136,5 @@ def test_with_its_apps_the_data_document_still_fits_into_one_variable(name: str)
 
 
 def test_every_app_of_ours_has_what_it_says() -> None:
-    for name, app in OURS.items():
+    for name, app in BUILT_IN.items():
         assert fault(name, app) == "", name

@@ -24,7 +24,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 from traitlets.config import Config
 
-from carme_hub.spawners.apps.settings import BASHRC, CONFIG, OURS, CarmeApps
+from carme_hub.spawners.apps.settings import BASHRC, BUILT_IN, CONFIG, CarmeApps
 
 __all__ = ["extension", "installed_extension"]
 TELLS = """
@@ -86,7 +86,7 @@ def serving(
     *argv: str,
     user_config: str = "",
     environ: Mapping[str, str] | None = None,
-    offered: Sequence[str] = tuple(OURS),
+    offered: Sequence[str] = tuple(BUILT_IN),
 ) -> Iterator[JupyterServer]:
     """Start a Jupyter server as a session does, and end it."""
     session, home, near, bin = (folder / name for name in ("home/session", "home", "near", "bin"))

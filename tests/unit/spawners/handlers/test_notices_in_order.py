@@ -145,7 +145,7 @@ async def test_a_database_that_was_late_is_left_alone_for_a_while(
     clock.now += notices.PAGE_WAIT
     assert list(await page) == []
     database.answers.set()
-    await until(lambda: not board._looking)
+    await until(lambda: not board._running)
     assert list(await board.for_user(user_of())) == []
     assert database.asked == 1
     monkeypatch.setattr(notices, "PAGE_WAIT", 60)

@@ -43,15 +43,15 @@ def together(*found: WorkerClient) -> list[Assignment]:
         thread.start()
     for thread in threads:
         thread.join(10)
-    return [each.place for each in found]
+    return [each.assignment for each in found]
 
 
 def test_workers_wait_for_each_other_and_for_news(there: ElasticRendezvous) -> None:
     first, second = workers(there, "w0-0-0", "w1-0-1")
     assert sorted(place.rank for place in together(first, second)) == [0, 1]
-    assert first.news() == 0
+    assert first.next_generation() == 0
     there.membership.leave("w1-0-1")
-    assert (first.news(), second.news()) == (2, 2)
+    assert (first.next_generation(), second.next_generation()) == (2, 2)
     assert second.wait() == RELEASED
 
 
@@ -76,7 +76,7 @@ def test_what_ranks_said_in_the_last_generation_is_forgotten_and_what_they_say_o
 def test_horovods_own_question_is_answered(there: ElasticRendezvous) -> None:
     pair = workers(there, "a", "b")
     together(*pair)
-    by_rank = {each.place.rank: each for each in pair}
+    by_rank = {each.assignment.rank: each for each in pair}
     assert there.get(RANK_AND_SIZE, f"{by_rank[1].name}:0") == b"1,2,0,1,1,2"
     assert there.get(RANK_AND_SIZE, "nobody:0") == b"-1,0,0,1,-1,0"
 
@@ -114,4 +114,4 @@ def test_a_worker_gives_up_when_its_conductor_is_gone(monkeypatch: pytest.Monkey
         worker = WorkerClient(there.address, there.port, "a")
     with pytest.raises(ConductorUnreachable):
         worker.wait()
-    assert worker.news() == 0
+    assert worker.next_generation() == 0

@@ -39,7 +39,7 @@ class ProgressWithASlowFlush(Progress):
         self.begun.set()
         if first:
             threading.Event().wait(self._takes)
-        self.kept = self.said()["step"] or 0
+        self.kept = self.snapshot()["step"] or 0
 
 
 def test_the_last_step_is_said_and_its_scalars_are_kept_though_the_first_flush_is_slow(

@@ -69,7 +69,7 @@ def test_a_worker_takes_no_place_from_another_program(body: bytes, monkeypatch: 
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
         worker = WorkerClient(there.address, there.port, "a")
     with another_program(worker.port, body):
-        assert worker.news() == 0
+        assert worker.next_generation() == 0
         with pytest.raises(ConductorUnreachable):
             worker.wait()
 

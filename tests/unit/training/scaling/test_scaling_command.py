@@ -24,7 +24,7 @@ from carme_hub.training.scaling import command
 def test_words_of_the_script_stand_anywhere_after_it_and_what_looks_like_options_behind_dashes(
     words: list[str], args: list[str]
 ) -> None:
-    said = command._said(["run", *words])
+    said = command._parse_arguments(["run", *words])
     assert (said.script, said.ranks, said.args) == ("t.py", [1, 2], args)
 
 

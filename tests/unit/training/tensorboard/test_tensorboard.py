@@ -102,7 +102,7 @@ def test_the_follower_reads_only_when_something_was_written() -> None:
     board = MultiplexerProxy(BoardThatNotes)
     follower = Follower(board)
     assert not follower.step(whole=True)
-    assert follower.says().startswith("No run has written")
+    assert follower.status_text().startswith("No run has written")
     file = made("one", 100)
     assert follower.step(whole=True)
     assert board.added == {str(runs_folder() / "one/tb/rank0"): "one/rank0"}
@@ -114,7 +114,7 @@ def test_the_follower_reads_only_when_something_was_written() -> None:
     first = board.current
     made("two", 200)
     assert follower.step(whole=True)
-    assert follower.says() == "Showing run two, the newest"
+    assert follower.status_text() == "Showing run two, the newest"
     assert board.current is not first  # nothing of the old run is left
     assert list(board.added.values()) == ["two/rank0"]
 
@@ -130,7 +130,7 @@ def test_all_runs_grow_without_being_read_anew() -> None:
     follower.step(whole=True)
     assert board.current is first
     assert sorted(board.added.values()) == ["one/rank0", "two/rank0"]
-    assert follower.says() == "Showing all runs of this session: 2"
+    assert follower.status_text() == "Showing all runs of this session: 2"
     follower.choose(Choice("run", "one"))
     follower.step(whole=True)
     assert board.current is not first
@@ -141,25 +141,25 @@ def test_what_is_chosen_is_said_to_be_shown_when_it_is_there_to_be_seen(home: Pa
 
     class BoardThatListens(BoardThatNotes):
         def Reload(self) -> None:
-            words.append(follower.says())
+            words.append(follower.status_text())
 
     follower = Follower(MultiplexerProxy(BoardThatListens))
     made("one", 100)
     made("two", 200)
     follower.step(whole=True)
     for choice in (Choice("all"), Choice("folder", str(home / ".carme/runs/one/tb")), Choice("run", "two")):
-        before = follower.says()
+        before = follower.status_text()
         follower.choose(choice)
-        assert follower.says() == before
+        assert follower.status_text() == before
         follower.step(whole=True)
         assert words[-1] == before
-        assert follower.says() != before
+        assert follower.status_text() != before
     follower.choose(Choice("newest"))  # the same run
     assert follower.step(whole=True)
-    assert follower.says() == "Showing run two, the newest"
+    assert follower.status_text() == "Showing run two, the newest"
     follower.error = "/x cannot be read"  # and what was shown before is chosen again
     assert follower.step(whole=True)
-    assert follower.says() == "Showing run two, the newest"
+    assert follower.status_text() == "Showing run two, the newest"
 
 
 def test_who_waits_is_told_within_a_second_and_nobody_is_told_of_nothing() -> None:
@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_read_ends_nothing(monkeypatch: pytest.MonkeyPat
     made("one", 100)
     follower.start()
     assert follower.wait(0, 5) == 1
-    assert follower.says() == "Showing run one, the newest"
+    assert follower.status_text() == "Showing run one, the newest"
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_one_folder_that_cannot_be_read_keeps_no_other_from_view(home: Path, loc
         (home / name / "events.out.tfevents.100.node1.7.0").write_text("x")
     follower.step(whole=True)
     assert board.added == {str(home / "a"): "a"}
-    assert follower.says() == f"Showing {home}, but {locked} cannot be read: Permission denied"
+    assert follower.status_text() == f"Showing {home}, but {locked} cannot be read: Permission denied"
 
 
 def test_a_folder_without_events_is_not_said_to_be_shown(home: Path, locked: Path) -> None:
@@ -257,10 +257,10 @@ def test_a_folder_without_events_is_not_said_to_be_shown(home: Path, locked: Pat
     (home / "logs").mkdir()
     follower.choose(Choice("folder", str(home / "logs")))
     follower.step(whole=True)
-    assert follower.says() == f"No events in {home}/logs yet; they show here once they are written"
+    assert follower.status_text() == f"No events in {home}/logs yet; they show here once they are written"
     follower.choose(Choice("folder", str(locked)))  # as one that was locked after it was chosen
     follower.step(whole=True)
-    assert follower.says() == f"{locked} cannot be read: Permission denied"
+    assert follower.status_text() == f"{locked} cannot be read: Permission denied"
 
 
 def test_the_form_is_there_where_the_runs_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_the_form_shows_what_is_chosen_and_writes_nothing_unescaped(home: Path) 
 
 def test_news_are_numbers_and_a_sentence() -> None:
     browser = Browser()
-    assert json.loads(browser.ask("GET", "/carme/news?seen=")) == {"news": 0, "shows": browser.follower.says()}
+    assert json.loads(browser.ask("GET", "/carme/news?seen=")) == {"news": 0, "shows": browser.follower.status_text()}
     made("one", 100)
     browser.follower.step(whole=True)
     told = json.loads(browser.ask("GET", "/carme/news?seen=0"))

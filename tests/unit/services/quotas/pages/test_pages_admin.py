@@ -74,7 +74,7 @@ async def test_of_more_accounts_than_a_page_shows_it_says_so(site: Site, monkeyp
     root = site.visitor("root")
     assert "2 accounts" in await root.text("administration")
     assert "1 of 2 accounts" in await root.text("administration?q=phys")
-    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_ACCOUNTS", 1)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MAX_ACCOUNTS", 1)
     assert "The first 1 of 2 accounts; search for the others." in await root.text("administration")
 
 
@@ -209,7 +209,7 @@ def jobs_in(body: str, what: str) -> list[int]:
 async def test_the_queue_pages_on_to_all_that_waits_the_oldest_first(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_WAITING", 3)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MAX_OPEN", 3)
     await odd_jobs(site, *range(1, 9))
     root, path, seen = await logged_in(site, "root"), "administration/anomalies", []
     for more in (True, True, False):
@@ -228,7 +228,7 @@ async def test_the_queue_pages_on_to_all_that_waits_the_oldest_first(
 
 
 async def test_what_was_decided_can_be_read_back_to_the_first(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_DECIDED", 2)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MAX_DECIDED", 2)
     await odd_jobs(site, 1, 2, 3)
     for each in await site.ledger.anomalies():
         await site.ledger.decide_anomaly(each.id, actor="root", decision="no")

@@ -83,7 +83,7 @@ async def test_an_owner_reads_the_newest_of_many_answers(site: Site) -> None:
 async def test_the_administration_pages_on_to_every_request_that_waits(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.pages.requests.MOST", 3)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.requests.PAGE_SIZE", 3)
     desk = Requests(site.ledger)
     for number in range(7):
         await desk.ask("physics", f"user{number}", GPU_HOUR, "x", key="1")

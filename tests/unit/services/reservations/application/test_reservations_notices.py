@@ -155,7 +155,7 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
 
 
 async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> None:
-    site.service.bookings._context = replace(site.service.bookings._context, reservation_ledger=NoLedger())
+    site.service.bookings._context = replace(site.service.bookings._context, ledger=NoLedger())
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2))
     await told(site)
     for hour in (1, 2):

@@ -47,7 +47,7 @@ async def settled(site: Site, *jobs: Usage) -> tuple[int, int]:
 
     site.now += ACCOUNTING_DELAY
     reservation_ledger = site.service.reservation_ledger
-    await reservation_ledger.settle(site.service.calendar.store, usage, site.now)
+    await reservation_ledger.settle_due(site.service.calendar.store, usage, site.now)
     balance = (await site.service.balances(["teaching"]))["teaching"]
     return balance.held // GPU_HOUR, balance.used // GPU_HOUR
 

@@ -133,7 +133,7 @@ async def test_who_is_removed_from_all_accounts_books_on_none_of_an_old_login(si
 async def test_maintenance_whose_answer_was_lost_is_planned_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = json_of({"nodes": ["gpu1"], "start": int(NOW) + HOUR, "end": int(NOW) + 2 * HOUR})
     with monkeypatch.context() as lost:
-        lost.setattr(write, "eyes", _lost)
+        lost.setattr(write, "viewer_of", _lost)
         await site.api("root", "POST", "api/v1/maintenance", asked, **{"Idempotency-Key": "k"})
     (planned,) = await everything(site)
     answer = await site.api("root", "POST", "api/v1/maintenance", asked, **{"Idempotency-Key": "k"})
