@@ -65,7 +65,7 @@ def test_an_icon_of_the_site_travels(tmp_path: Path) -> None:
         ("lab", DASHBOARD, "choose another"),
         ("x", {**DASHBOARD, "port": 80}, "no field 'port'"),
         ("x", {**DASHBOARD, "command": "dash {unix_socket}"}, "command must be a list"),
-        ("x", {"title": "No command"}, "list of words"),
+        ("x", {"title": "No command"}, "list of texts"),
         ("x", {"command": ["dash", "--port", "8050"]}, "{unix_socket}"),
         ("x", {**DASHBOARD, "needs": "rm -rf"}, "python:MODULE"),
         ("x", {**DASHBOARD, "cookies": ["jupyterhub-session-id"]}, "hub's own cookie"),
