@@ -1,7 +1,7 @@
 """JupyterHub's own spawner tests, with our spawner in the place of SimpleLocalProcessSpawner.
 
 Loaded as a pytest plugin before ``jupyterhub.tests`` is imported, so that its MockSpawner, SlowSpawner, FormSpawner, …
-become subclasses of ours. Sessions, keeper, callback, batch script and carme-singleuser are the real ones; forged is
+become subclasses of ours. Sessions, reconciler, callback, batch script and carme-singleuser are the real ones; forged is
 Slurm, by ``SlurmOnThisMachine``, because the suite's users (``user-17``) are no system users. The same stories run on
 a real Slurm in tests/cluster.
 """
@@ -200,9 +200,9 @@ class SpawnerUnderTest(SlurmContainerSpawner):
 
     async def shared(self) -> HubContext:
         """Use the database of the hub that is running now: the suite starts one for each module, and some beside."""
-        part = await super().shared()
-        part._hub_db = self._hub_db
-        return part
+        hub = await super().shared()
+        hub._hub_db = self._hub_db
+        return hub
 
     def _callback_url(self, session: str) -> str:
         """Answer the callback where the suite starts a spawner without any hub around it."""
@@ -246,12 +246,12 @@ class SpawnerUnderTest(SlurmContainerSpawner):
     progress = jupyterhub.spawner.Spawner.progress
 
 
-class ArrivalUnderTest(ServerReadiness):
+class ReadinessUnderTest(ServerReadiness):
     """Waits for servers, but not for the suite's payloads without a hub, which never listen."""
 
-    async def answering(self, session: Session, url: str) -> None:
+    async def wait_until_answering(self, session: Session, url: str) -> None:
         if self._spawner.server is not None:
-            await super().answering(session, url)
+            await super().wait_until_answering(session, url)
 
 
 _alone: dict[int, int] = {}
@@ -270,7 +270,7 @@ def _callback_alone(db: Any) -> int:
     return _alone[loop]
 
 
-carme_hub.spawners.slurm.spawner.ServerReadiness = ArrivalUnderTest  # type: ignore[misc]
+carme_hub.spawners.slurm.spawner.ServerReadiness = ReadinessUnderTest  # type: ignore[misc]
 CarmeSlurm.client = lambda self: _slurm()  # type: ignore[method-assign]
 CarmeSlurm.fast_interval.default_value = 0.1
 CarmeStore.url.default_value = f"sqlite:///{HOMES}/carme.sqlite"
