@@ -209,7 +209,7 @@ def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: 
         wait_for(shown_after, 5, "the visitor to be told")
         print(f"the visitor is told after {time.monotonic() - began:.2f} s")
         for page in pages[:-1]:  # the pages before that are not empty either
-            assert page.status == 200 or "does not answer just now" in str(page.body), page
+            assert page.status == 200 or "does not answer at the moment" in str(page.body), page
         wait_for(lambda: truth.routes() is not None and not routed(), 5, "the route to be taken away")
         assert truth.session(row.id).open  # what Slurm has not said is not believed of the job
         page = browser.get("/hub/home")
