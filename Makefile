@@ -29,7 +29,7 @@ test: setup  ## everything that a release needs, in a quarter of an hour on two 
 	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
 	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (eleven minutes)"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target cluster hub-suite faults other-slurm browser
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target cluster faults hub-suite browser other-slurm
 
 test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
 	@tests=$$($(BIN)/python tests/changed.py $(BASE)) && if [ -n "$$tests" ]; then \
@@ -42,7 +42,7 @@ cluster: setup  ## the stories on a real Slurm
 	@$(BIN)/python -m pytest tests/cluster -q -n 4 --dist loadfile --no-loadscope-reorder
 
 faults: setup  ## the promises of RELIABILITY.md, with faults injected
-	@$(BIN)/python -m pytest tests/faults -q -n 6 --dist worksteal
+	@$(BIN)/python -m pytest tests/faults -q -n 4 --dist worksteal
 
 browser: demo-check
 

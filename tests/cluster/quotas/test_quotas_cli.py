@@ -66,7 +66,7 @@ class Site:
         return job
 
     def is_accounted(self, job: int) -> bool:
-        """Tell whether a query of a time span shows the job's end; slurmdbd answers one of the job itself seconds sooner."""
+        """Tell whether a query of a time span shows the end; slurmdbd answers one of a job seconds sooner."""
         fields = ("-S", "now-1days", "-o", "JobIDRaw,End")
         ends = dict(line.split("|") for line in self.cluster.run("sacct", "-DXanP", *fields).stdout.splitlines())
         return ends.get(str(job), "Unknown") != "Unknown"
