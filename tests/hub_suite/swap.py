@@ -1,8 +1,8 @@
 """JupyterHub's own spawner tests, with our spawner in the place of SimpleLocalProcessSpawner.
 
 Loaded as a pytest plugin before ``jupyterhub.tests`` is imported, so that its MockSpawner, SlowSpawner, FormSpawner, …
-become subclasses of ours. Sessions, reconciler, callback, batch script and carme-singleuser are the real ones; forged is
-Slurm, by ``SlurmOnThisMachine``, because the suite's users (``user-17``) are no system users. The same stories run on
+become subclasses of ours. Sessions, reconciler, callback, batch script and carme-singleuser are the real ones. Slurm is
+forged, by ``SlurmOnThisMachine``, because the suite's users (``user-17``) are no system users. The same stories run on
 a real Slurm in tests/cluster.
 """
 
