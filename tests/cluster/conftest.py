@@ -22,14 +22,14 @@ LONG = (
     "test_scaling_live",
     "test_apps_pages",
     "test_calendar_on_slurm",
-    "test_reservations_doors",
+    "test_reservations_interfaces",
     "test_cell_run",
     "test_tutorial_run",
     "test_gpu_time_storm",
     "test_maintenance_offers",
     "test_sessions_run",
     "test_reservations_in_slurm",
-    "test_sandbox_lives",
+    "test_sandbox_lifecycle",
 )
 
 

@@ -49,9 +49,9 @@ LEFT = {
     # One outage of each kind.
     "cluster/containers/test_docker.py": ("frozen_or_crashed_engine", "orphaned", "dies_before"),
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge"),
-    "cluster/slurm/test_odd_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
+    "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
     "cluster/sandbox/test_sandbox.py": ("repairs_it[", "another_number_of_nodes", "keeps_running_jobs"),
-    "cluster/sandbox/test_sandbox_lives.py": ("",),
+    "cluster/sandbox/test_sandbox_lifecycle.py": ("",),
     # `make other-slurm` runs these on Slurm 24.11.
     "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
     "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),
@@ -69,18 +69,18 @@ LEFT = {
         "[The home folder is mounted noexec",
         "[No port is free",
     ),
-    "cluster/sessions/test_sessions_doors.py": (
+    "cluster/sessions/test_sessions_logins_and_restarts.py": (
         "hub_that_is_root",
         "stops_the_hub_and_names",
         "enough_for_five_minutes",
     ),
-    "cluster/sessions/test_sessions_taken.py": ("[slurm is silent",),
+    "cluster/sessions/test_sessions_taken_ports.py": ("[slurm is silent",),
     "cluster/sessions/test_node_without_user.py": ("",),
     "cluster/calendar/test_calendar_on_slurm.py": ("deleted_by_hand", "controller_that_is_down", "service_killed"),
     "cluster/calendar/test_reservations_in_slurm.py": ()
     if OTHER_SLURM
     else ("controller_that_was_down", "whatever_happens_to_slurm", "single_gpus", "two_bookings"),
-    "cluster/calendar/test_reservations_doors.py": ("service_agree[all",),
+    "cluster/calendar/test_reservations_interfaces.py": ("service_agree[all",),
     "cluster/quotas/test_gpu_time_charged.py": ("another_zone_and_locale", "requeued_three_times"),
     "cluster/quotas/test_quotas_cli.py": ("replayed_on_past_jobs", "printed_as_commands"),
     "cluster/quotas/test_soft_limits.py": ("an_account_with_its_own_qos",),
@@ -99,7 +99,7 @@ LEFT = {
     "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone", "an_image_without_mpi"),
-    "cluster/training/test_quiet_horovod.py": ("",),
+    "cluster/training/test_horovod_services.py": ("",),
     "cluster/training/test_run_real.py": (
         "twenty_runs",
         "torchs_own_store",

@@ -13,7 +13,7 @@ import pytest
 from booked_parts import HOUR, NOW, booking, job, node, offer, place
 from booked_parts import cluster as nodes_of
 from sqlalchemy import Engine
-from test_slots_reads import Clock, SlotsThatCount
+from test_slots_cache import Clock, SlotsThatCount
 
 from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.periods import Period
