@@ -273,7 +273,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             session = await readiness.wait_for_callback(id)
             progress.say(80, started_sentence(session, virtual=self.virtual))
             url = await readiness.address(session)
-            crash_point("wait_until_answering")
+            crash_point("answering")
             await readiness.wait_until_answering(session, url)
             progress.say(95, "The server answers.")
             return url

@@ -7,6 +7,8 @@ from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Truth
 
+UNKNOWN = "does not know at the moment whether your server still runs"
+
 
 def test_ends_are_reported_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     for user in ("alice", "bob", "tina"):
@@ -30,7 +32,7 @@ def test_ends_are_reported_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, trut
         assert (hub.server("tina") or {}).get("ready")
         # A job that is killed with its supervisor leaves no end mark: the reason is unknown, and the page says so.
         hub.cluster.run("/bin/kill", "-9", str(batch_script(rows["tina"].id)))
-        wait_for(lambda: "is not known" in str(person.get("/hub/home").body), 60, "the page to say what is not known")
+        wait_for(lambda: UNKNOWN in str(person.get("/hub/home").body), 60, "the page to say what is not known")
         assert hub.server("tina") is not None
     wait_for(lambda: hub.server("tina") is None, 60, "the end to be told once accounting answers")
-    assert "is not known" not in str(person.get("/hub/home").body)
+    assert UNKNOWN not in str(person.get("/hub/home").body)

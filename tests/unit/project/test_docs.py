@@ -128,3 +128,12 @@ def test_each_journey_names_at_most_nine_files_that_are_there() -> None:
     for name, files in journeys.items():
         assert 1 < len(files) <= 9, name
         assert [file for file in files if not (ROOT / file).is_file()] == [], name
+
+
+def test_the_crash_points_of_the_reference_are_those_of_the_code() -> None:
+    code = "\n".join(
+        file.read_text() for top in ("carme_hub", "spawners") for file in sorted((ROOT / top).rglob("*.py"))
+    )
+    labels = set(re.findall(r'crash_point\("([a-z-]+)"\)', code))
+    page = (ROOT / "docs" / "reference" / "crash-points.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)) == labels
