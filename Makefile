@@ -24,11 +24,11 @@ demo-down: setup  ## end the demo and everything it started
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
-test: setup  ## everything that a release needs, in a quarter of an hour on two cores
+test: setup  ## everything that a release needs; about twenty minutes on two cores
 	@# Two at a time: each leaves a processor idle half of the time. Their output comes when each is done.
 	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
-	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (eleven minutes)"
+	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (a quarter of an hour)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target cluster faults hub-suite browser other-slurm
 
 test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
