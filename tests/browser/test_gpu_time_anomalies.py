@@ -84,7 +84,7 @@ def test_an_anomaly_is_shown_with_its_reason_and_decided(
     settle(ada, titles[2], "Another time, in minutes", "It ended when its node was drained", minutes="3")
     expect(ada.get_by_text("3 min of its GPUs are charged.")).to_be_visible()
     ada.get_by_role("button", name="Settle it").click()
-    settle(ada, titles[0], "What Slurm says", "The node's own log agrees")
+    settle(ada, titles[0], "The time in Slurm’s record", "The node's own log agrees")
     ada.get_by_role("button", name="Settle it").click()
     expect(ada.get_by_text("No anomaly waits for a decision.")).to_be_visible()
     expect(ada.get_by_text("The clock of the node stepped back")).to_be_visible()

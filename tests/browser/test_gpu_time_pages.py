@@ -50,11 +50,11 @@ def correct(page: Page, url: str, user: str, hours: str, reason: str, picture: s
     page.get_by_text("Correct a mistake").click()
     page.get_by_label("Take from the account").check()
     page.locator("#correct-hours").fill(hours)
-    page.get_by_label("Whose statement").select_option(user)
+    page.get_by_label("Statement of").select_option(user)
     page.get_by_label("Day of the use, if any").fill(
         page.get_by_label("Day of the use, if any").get_attribute("max") or ""
     )
-    page.get_by_label("Reason, as the statement will say it").fill(reason)
+    page.get_by_label("Reason, for the statement").fill(reason)
     if picture:
         screenshots(page, f"gpu-pages-{picture}")
     page.get_by_role("button", name="Correct…").click()
@@ -73,7 +73,7 @@ def test_gpu_time_is_moved_and_corrected_with_the_balances_before_and_after(
     grant(ada, url, "teaching", "40")
     tina.goto(f"{url}accounts/teaching")
     tina.get_by_text("Move GPU time to another account").click()
-    expect(tina.get_by_text(re.compile("can be moved. What is held"))).to_be_visible()
+    expect(tina.get_by_text(re.compile("can be moved. Held GPU time"))).to_be_visible()
     tina.get_by_label("To account").fill("physics")
     tina.locator("#move-hours").fill("100000")
     tina.locator("#move-reason").fill("The lab course uses it")
@@ -88,7 +88,7 @@ def test_gpu_time_is_moved_and_corrected_with_the_balances_before_and_after(
     screenshots(tina, "gpu-pages-transfer", dark=True)
     tina.get_by_role("button", name="Move…").click()
     expect(tina.get_by_role("heading", name="Move this GPU time?")).to_be_visible()
-    expect(tina.get_by_text("not yours to see").first).to_be_visible()
+    expect(tina.get_by_text("not visible to you").first).to_be_visible()
     screenshots(tina, "gpu-pages-transfer-confirm")
     tina.get_by_role("button", name="Move 12.5 h").click()
     expect(tina.get_by_text("12.5 h moved from account teaching to account physics.")).to_be_visible()
@@ -119,10 +119,10 @@ def test_a_group_shows_its_members_their_share_and_what_they_asked_for(hub: Hub,
     bob.goto(url)
     bob.get_by_text("Ask for more GPU time").first.click()
     bob.get_by_label("GPU-hours").locator("visible=true").fill("8")
-    bob.get_by_label("What for").locator("visible=true").fill("A poster for the conference")
+    bob.get_by_label("Reason", exact=True).locator("visible=true").fill("A poster for the conference")
     bob.get_by_role("button", name="Ask").locator("visible=true").click()
     bob.goto(f"{url}groups/carme-users")
-    expect(bob.get_by_role("alert")).to_have_text(re.compile("not yours to see"))
+    expect(bob.get_by_role("alert")).to_have_text(re.compile("you may not see it"))
     ada.goto(f"{url}administration")
     ada.get_by_role("link", name="Groups").click()
     expect(ada.get_by_role("link", name="Groups")).to_have_attribute("aria-current", "page")
@@ -223,7 +223,7 @@ def test_a_trial_that_takes_long_shows_that_it_is_in_progress(hub: Hub, people: 
     ada.goto(f"{url}administration/policy")
     rules = ada.get_by_label(re.compile("Rules, as YAML"))
     rules.fill(rules.input_value().replace("gpu_time: 10\n", "gpu_time: 1s\n"))
-    ada.get_by_label("Why it is changed").fill("Less for everybody")
+    ada.get_by_label("Reason for the change").fill("Less for everybody")
     cluster.freeze("slurmdbd")
     try:
         with delaying_reload(ada, "**/policy/trial/*"):
