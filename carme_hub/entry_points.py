@@ -17,6 +17,7 @@ as ``c.ItsName.…``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.metadata
 import inspect
@@ -26,6 +27,9 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from carme_hub.errors import ConfigError
+
+#: Seconds that one call of an extension may take.
+CALL_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,20 @@ class ExtensionPoint:
                 f"c.{self.setting} names {name!r}, and more than one package has it: {packages}. Uninstall all but one."
             )
         return named[0]
+
+
+async def call(extension: Callable[..., Any], *args: Any, timeout: float = CALL_TIMEOUT) -> Any:
+    """Call an extension without blocking the event loop: an ``async`` one on the loop, any other in a thread.
+
+    Raises:
+        TimeoutError: it takes longer than ``timeout`` seconds; a thread then continues in the background.
+    """
+    async with asyncio.timeout(timeout):
+        if inspect.iscoroutinefunction(extension) or inspect.iscoroutinefunction(type(extension).__call__):
+            result = extension(*args)
+        else:
+            result = await asyncio.to_thread(extension, *args)
+        return await result if inspect.isawaitable(result) else result
 
 
 @functools.cache

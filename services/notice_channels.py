@@ -7,16 +7,11 @@ docs/howto/add-a-notice-channel.md describes how to add one.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.entry_points import ExtensionPoint
-
-#: Seconds after which a channel's attempt to send one notice is ended.
-TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +39,3 @@ POINT = ExtensionPoint("carme_hub.notice_channels", "CarmeQuotas.notice_channels
 def notice_channels(settings: CarmeQuotas) -> Mapping[str, NoticeChannel]:
     """Return the channels that the settings name."""
     return POINT.load_all(settings.notice_channels, settings)
-
-
-async def send(channel: NoticeChannel, notice: Notice) -> None:
-    """Send a notice by one channel, and wait until it is sent; ``TimeoutError`` if that takes too long."""
-    async with asyncio.timeout(TIMEOUT):
-        if inspect.iscoroutinefunction(channel) or inspect.iscoroutinefunction(type(channel).__call__):
-            result = channel(notice)
-        else:
-            result = await asyncio.to_thread(channel, notice)
-        if inspect.isawaitable(result):
-            await result

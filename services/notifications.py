@@ -17,6 +17,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.entry_points import call
 from carme_hub.services import mail, notice_channels
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.ledger.idempotency import SentNotice
@@ -114,7 +115,7 @@ class Notifier:
             for notice, link in some:
                 one = notice_channels.Notice(notice.user, notice.level, notice.text, int(notice.at), link)
                 try:
-                    await notice_channels.send(channel, one)
+                    await call(channel, one)
                 except Exception as error:  # noqa: BLE001 - another project's code
                     cause = mail.describe(error)
                     self._log.warning("A notice for %s could not be sent by %s: %s", notice.user, name, cause)

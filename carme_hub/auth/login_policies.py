@@ -11,9 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from jupyterhub.utils import maybe_future
-
-from carme_hub.entry_points import ExtensionPoint
+from carme_hub.entry_points import ExtensionPoint, call
 from carme_hub.errors import Refused
 
 
@@ -30,7 +28,7 @@ class Login:
     groups: frozenset[str]
 
 
-#: Raises ``Refused`` to deny; the returned value is ignored.
+#: Raises ``Refused`` to deny; the returned value is ignored. A plain one is called in a thread.
 LoginPolicy = Callable[[Login], Awaitable[None] | None]
 
 POINT = ExtensionPoint("carme_hub.login_policies", "CarmeAuthenticator.login_policies", "callable")
@@ -50,7 +48,7 @@ async def check(policies: Mapping[str, LoginPolicy], login: Login, log: logging.
     """
     for name, policy in policies.items():
         try:
-            await maybe_future(policy(login))
+            await call(policy, login)
         except Refused:
             raise
         except Exception as error:

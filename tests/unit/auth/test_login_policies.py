@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ from auth_hub import DirectoryOfThree, running
 from rig.extension import extension, installed_extension
 from traitlets.config import Config
 
+from carme_hub.auth import login_policies
 from carme_hub.auth.authenticator import CarmeAuthenticator
 from carme_hub.auth.login_policies import Login
+from carme_hub.entry_points import call
 from carme_hub.errors import ConfigError, Refused
 
 __all__ = ["extension", "installed_extension"]
@@ -72,6 +77,36 @@ async def test_a_policy_that_fails_lets_nobody_in_and_puts_nobody_out(
         assert "could not be checked" in denied.body.decode()
         assert "the register does not answer" not in denied.body.decode()
     assert "The login policy policy failed for Carol" in caplog.text
+
+
+async def test_a_plain_policy_that_waits_does_not_block_the_event_loop(
+    tmp_path: Path, directory: DirectoryOfThree
+) -> None:
+    entered, leave, released = threading.Event(), threading.Event(), []
+
+    def policy(_login: Login) -> None:
+        entered.set()
+        released.append(leave.wait(5))
+
+    def change(c: Config) -> None:
+        c.CarmeAuthenticator.login_policies = [policy]
+
+    async with running(tmp_path, directory, change) as hub:
+        login = asyncio.ensure_future(hub.login("alice"))
+        while not entered.is_set():
+            await asyncio.sleep(0.01)
+        leave.set()
+        assert (await login).code == 302
+    assert released == [True], "the event loop ran while the policy waited"
+
+
+async def test_a_policy_that_takes_too_long_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def policy(_login: Login) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(login_policies, "call", functools.partial(call, timeout=0.05))
+    with pytest.raises(login_policies.PolicyFailed, match="could not be checked"):
+        await login_policies.check({"slow": policy}, Login("alice", frozenset()), logging.getLogger("carme"))
 
 
 async def test_a_policy_is_asked_while_slurm_has_not_said_who_may_be_here(
