@@ -209,8 +209,10 @@ def _send(line: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = (
     try:
         sent = line.sendmsg([text], rights)
         line.sendall(text[sent:])
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the broker closed the connection before it read all; its answer, where it gave one, says why
     except OSError as error:
-        raise NoBroker("The step broker is gone: the session is ending.") from error
+        raise NoBroker(f"The step broker took no request ({error}). Try again in a minute.") from error
 
 
 def _read_answer(line: socket.socket) -> dict[str, Any]:

@@ -307,6 +307,31 @@ def test_without_a_session_it_is_said_where_to_run_this(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
+    ("answer", "read"),
+    [(b"", "closed the connection"), (b'{"error": "bad", "message": "It is too long."}\n', "It is too long")],
+    ids=["silent", "with a reason"],
+)
+def test_a_broker_that_closes_before_it_has_read_the_request_is_told_by_its_answer(
+    tmp_path: Path, answer: bytes, read: str
+) -> None:
+    with socket.socket(socket.AF_UNIX) as broker_that_reads_nothing:
+        broker_that_reads_nothing.bind(str(tmp_path / "steps.sock"))
+        broker_that_reads_nothing.listen()
+
+        def refuse() -> None:
+            with broker_that_reads_nothing.accept()[0] as connection:
+                connection.sendall(answer)
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        # More than a socket holds, so that the client is still sending when the broker closes.
+        step = Step("run", 1, ("x" * 4_000_000,))
+        with pytest.raises(NoBroker, match=read):
+            Broker(str(tmp_path)).start(step, 1, 2)
+        refusing.join(10)
+
+
+@pytest.mark.parametrize(
     "said",
     [
         b"\n",
