@@ -24,25 +24,25 @@ demo-down: setup  ## end the demo and everything it started
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
-test: setup  ## everything that a release needs; about twenty minutes on two cores
-	@# Two at a time: each leaves a processor idle half of the time. Their output comes when each is done.
+test: setup  ## everything that a release needs; a quarter of an hour on two cores
+	@# Several at a time: most of a story is waiting. The output of each comes when it is done.
 	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
-	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (a quarter of an hour)"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target cluster faults hub-suite browser other-slurm
+	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (ten minutes)"
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target cluster faults hub-suite browser other-slurm
 
 test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
 	@tests=$$($(BIN)/python tests/changed.py $(BASE)) && if [ -n "$$tests" ]; then \
 		$(BIN)/python -m pytest $$tests -q -n 2 --dist worksteal; else echo "[test-changed] nothing has changed"; fi
 
 unit: setup  ## what needs nothing real
-	@$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal
+	@$(BIN)/python -m pytest tests/unit -q -n 4 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm
-	@$(BIN)/python -m pytest tests/cluster -q -n 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest tests/cluster -q -n 3 --dist loadfile --no-loadscope-reorder
 
 faults: setup  ## the promises of RELIABILITY.md, with faults injected
-	@$(BIN)/python -m pytest tests/faults -q -n 4 --dist worksteal
+	@$(BIN)/python -m pytest tests/faults -q -n 3 --dist worksteal
 
 browser: demo-check
 
@@ -57,7 +57,7 @@ other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built f
 		tests/cluster/calendar/test_reservations_in_slurm.py tests/cluster/slurm/test_licenses_on_slurm.py
 
 nightly: setup  ## the long version: every row, every earlier release, every crash point 20 times
-	@CARME_NIGHTLY=1 $(MAKE) --no-print-directory lint unit cluster faults browser hub-suite other-slurm
+	@CARME_NIGHTLY=1 $(MAKE) --no-print-directory test
 
 lint: setup  ## ruff, mypy, import-linter, djlint
 	@$(BIN)/ruff check .

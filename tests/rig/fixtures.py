@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ import pytest
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster, Sandbox
 from carme_hub.sandbox.demo import Demo
+from carme_hub.sandbox.images.hub_environment import ensure_hub_environment, is_current
 
 from .hub import Hub
 
@@ -79,11 +81,26 @@ def _recover_and_cancel(cluster: Cluster) -> None:
         cluster.cancel_all()
 
 
+def _copy_hub_environment(folder: Path) -> None:
+    """Copy the hub's virtual environment by hard links; it is made once for all test runs of the same sources."""
+    if is_current(folder):
+        return
+    made = Path(f"{_state_base()}-environment")
+    with Path(f"/run/lock/{made.name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ensure_hub_environment(made, print)
+        if not folder.exists():  # of a sandbox that was up before; Demo.prepare ends its hub and updates it
+            subprocess.run(["cp", "--archive", "--link", str(made), str(folder)], check=True)
+
+
+def _state_base() -> str:
+    return os.environ.get("CARME_TEST_STATE", "/var/lib/carme-hub-test")
+
+
 def _free_state() -> tuple[Path, int]:
     """Return a state folder that no other run uses, and the lock on it."""
-    base = os.environ.get("CARME_TEST_STATE", "/var/lib/carme-hub-test")
     for number in range(1, 10):
-        state = Path(f"{base}-{number}")
+        state = Path(f"{_state_base()}-{number}")
         descriptor = os.open(f"/run/lock/{state.name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,6 +124,7 @@ def hub_environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def demo_hub(cluster: Cluster, hub_environment: dict[str, str]) -> Iterator[Hub]:
     """A hub with its proxy in front of the cluster; use ``hub``, which leaves no server behind."""
+    _copy_hub_environment(cluster.state / "hub-environment")
     hub = Hub(Demo.prepare(Sandbox(cluster.state), print))
     hub.environment |= hub_environment
     hub.start()
