@@ -70,7 +70,9 @@ def requests_in(
         query = query.where(value["state"].as_string() == which.state)
     if which.since:
         is_open = value["state"].as_string() == "open"
-        query = query.where(or_(is_open, value["decided"].as_float() > which.since))
+        # A decision's note is written when it is made. Its JSON has the time too, but a database may cast that of any
+        # note, also of one that has a list by this name.
+        query = query.where(or_(is_open, notes.c.at > which.since))
     if before:
         query = query.where(each.c.asked < before)
     return [(int(asked), dict(said)) for asked, said in reads.run(query.limit(most))]

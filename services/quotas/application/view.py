@@ -247,7 +247,7 @@ def bar(
 def balance_bar(balance: Balance, *notes: str) -> Bar:
     """Return the bar of an account's balance."""
     subtitle = "Granted to the account, and shared by its members."
-    nothing = "" if balance.granted > 0 else "Nothing has been granted yet, so no session can use it."
+    nothing = "" if balance.granted > 0 else "It has no granted GPU time, so no session can use it."
     return bar("Balance", subtitle, balance.used, balance.held, max(0, balance.granted), notes=[nothing, *notes])
 
 
