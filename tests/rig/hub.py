@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import secrets
+import sqlite3
 import time
 import urllib.parse
 import uuid
@@ -171,6 +172,18 @@ class Hub:
         for path in self._server_paths(stopped=True):
             if "/servers/" in path:
                 self.api("DELETE", path, {"remove": True}, timeout=90)
+
+    def open_holds(self) -> int:
+        """Return how many sessions have GPU time held, as the database has them."""
+        database = sqlite3.connect(f"file:{self.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
+        try:
+            return int(database.execute("select count(*) from open_hold").fetchone()[0])
+        finally:
+            database.close()
+
+    def wait_settled(self, limit: float = 90) -> None:
+        """Wait until every ended session is settled; a session counts for limits until then."""
+        wait_for(lambda: self.open_holds() == 0, limit, "what other tests held to be settled")
 
     def _server_paths(self, stopped: bool = False) -> list[str]:
         answer = self.api("GET", f"/users?include_stopped_servers={int(stopped)}")

@@ -23,6 +23,7 @@ MINUTE = 60
 def one_session_at_a_time(site: Hub) -> Iterator[None]:
     """Limit alice to one session at a time, so that the hold of the first one would block the next."""
     wait_for_calendar(site)
+    site.wait_settled()  # alice's sessions of other files would count
     site.demo.set_policy({"quotas": [{"id": "one", "user": "alice", "sessions": 1}]})
     yield
     site.stop_all()

@@ -35,7 +35,7 @@ def policy_of(minutes: int) -> dict[str, object]:
 @pytest.fixture(scope="module", autouse=True)
 def policy(site: Hub) -> Iterator[None]:
     time.sleep(25)  # two settlings: jobs from outside that ran before are charged by then
-    wait_for(lambda: open_holds(site) == 0, 90, "what other tests held to be settled")
+    site.wait_settled()
     # Other tests on this cluster have used some of alice's month.
     used = -sum(int(str(entry["amount"])) for entry in entries(site, user="alice") if entry["kind"] == "charge")
     site.demo.set_policy(policy_of(-(-used // 60_000) + 120))
@@ -57,14 +57,6 @@ def entries(site: Hub, session: str = "", user: str = "") -> list[dict[str, obje
         database.close()
 
 
-def open_holds(site: Hub) -> int:
-    database = sqlite3.connect(f"file:{site.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
-    try:
-        return int(database.execute("select count(*) from open_hold").fetchone()[0])
-    finally:
-        database.close()
-
-
 def ended(truth: Truth, session: str) -> Record:
     records = truth.records(session) or []
     assert len(records) == 1
@@ -81,7 +73,7 @@ def test_too_much_is_refused_with_the_possible_amount_and_early_ends_are_refunde
     page = site.login("alice").post("/hub/spawn", {"profile": "a100", "a100.gpus": "4", "a100.time_minutes": "60"})
     assert page.status == 400
     assert "GPU-hours a calendar month" in str(page.body)
-    assert open_holds(site) == 0, "a refused start holds nothing"
+    assert site.open_holds() == 0, "a refused start holds nothing"
 
     site.start_server("alice", profile="a100", gpus=2, time_minutes=30)
     row = truth.row("alice")
