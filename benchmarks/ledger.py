@@ -118,8 +118,8 @@ def fill(url: str, count: int) -> None:
             index.drop(connection)
         connection.commit()
         while some := list(islice(rows, BATCH)):
-            (_insert if sqlite else _copy)(connection, some)
-            connection.commit()
+            with connection.begin():  # explicit: SQLAlchemy does not see what COPY writes, and would commit nothing
+                (_insert if sqlite else _copy)(connection, some)
         log_progress("Making the indexes")
         for index in indexes:
             index.create(connection)
