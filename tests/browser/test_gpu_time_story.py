@@ -36,7 +36,7 @@ POLICY = {
 @pytest.fixture
 def two_hours(hub: Hub) -> Iterator[None]:
     """Account teaching has two GPU-hours left, to the second, whatever was granted and used before."""
-    wait_for(lambda: sum_of(hub, "kind in ('hold', 'release')") == 0, 90, "what other tests held to be settled")
+    hub.wait_settled()
     hub.demo.set_policy(POLICY)
     set_balance(hub, "teaching", LEFT, "The course “Deep learning”")
     yield
