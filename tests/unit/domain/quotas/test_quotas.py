@@ -19,6 +19,7 @@ from carme_hub.domain.quotas.rules import (
     SubjectKind,
     SubjectUsage,
     Window,
+    allowed,
     applicable,
 )
 
@@ -46,6 +47,15 @@ def ruling(*rules: AppliedQuota, ask: QuotaRequest, left: int = 0, **use: object
     """Decide with the same use for each of the rules."""
     facts = Facts(NOW, {(r.quota.id, r.subject): SubjectUsage(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
     return decide(rules, ask, facts, zone=ZONE)
+
+
+def test_what_is_exceeded_already_refuses_nothing_that_needs_none_of_it() -> None:
+    few = group(concurrent_gpus=2)
+    nothing = QuotaRequest("nlp", NO_GPUS, HOUR)
+    facts = Facts(NOW, {("q", "students"): SubjectUsage(gpus=4)})
+    assert allowed([few], nothing, facts)
+    assert not allowed([few], a100(1, 1), facts)
+    assert ruling(few, ask=nothing, gpus=4).granted
 
 
 def test_a_refusal_says_it_all_in_plain_words() -> None:

@@ -55,6 +55,13 @@ def say(
     return judge(History.of(observations), now=end if now is None else now, accounting=accounting, **known)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("state", [each for each in ODD if phase_of(each) is Phase.UNKNOWN])
+def test_a_record_of_a_state_that_nobody_knows_proves_no_end_however_long_the_job_is_absent(state: str) -> None:
+    verdict = say(shown(1), shown(10 * 86400), shown(20 * 86400), records=(record(state),))
+    assert verdict.liveness is Liveness.UNKNOWN
+    assert verdict.needs_accounting
+
+
 @pytest.mark.parametrize("state", LIVE + HELD)
 def test_every_state_that_is_not_an_end_is_alive(state: str) -> None:
     assert say(shown(1, job(state))).liveness is Liveness.ALIVE
