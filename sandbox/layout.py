@@ -83,6 +83,11 @@ class Layout:
         return self.state / "spool"
 
     @property
+    def node_tmp(self) -> Path:
+        """Return the parent of the nodes' temporary folders: PMIx names files there by user, job and step."""
+        return self.state / "tmp"
+
+    @property
     def dev(self) -> Path:
         return self.state / "dev"
 

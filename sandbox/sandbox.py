@@ -201,7 +201,7 @@ class Sandbox:
         release = _release(prefix)
         writer = Writer(layout, who)
         passwords = {} if rootless else people.claim(layout.state)
-        writer.folders()
+        writer.folders(node.name for node in nodes)
         writer.passwords(passwords)
         kinds = {make_devices(layout.dev, node) for node in nodes}
         ports = self._ports(len(nodes))

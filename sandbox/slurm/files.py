@@ -9,6 +9,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
@@ -28,8 +29,12 @@ class Writer:
         self.layout = layout
         self.who = who
 
-    def folders(self) -> None:
-        """Create the folders: accessible to all where users need sockets or settings, private otherwise."""
+    def folders(self, nodes: Iterable[str]) -> None:
+        """Create the folders: accessible to all where users need sockets or settings, private otherwise.
+
+        Args:
+            nodes: their names.
+        """
         layout, who = self.layout, self.who
         folders: list[tuple[Path, str | None, int]] = [
             (layout.state, None, 0o755),
@@ -37,6 +42,8 @@ class Writer:
             (layout.etc / "hub", None, 0o755),
             (layout.log, None, 0o755),
             (layout.spool, None, 0o755),
+            (layout.node_tmp, None, 0o755),
+            *((layout.node_tmp / name, None, 0o755) for name in nodes),
             (layout.dev, None, 0o755),
             (layout.processes, None, 0o755),
             (layout.run, who.slurm, 0o755),

@@ -32,6 +32,7 @@ AuthAltParameters=jwt_key={jwt}
 CredType=cred/munge
 StateSaveLocation={state}/state
 SlurmdSpoolDir={state}/spool/%n
+TmpFS={state}/tmp/%n
 SlurmctldPidFile={state}/run/slurmctld.pid
 SlurmdPidFile={state}/run/slurmd-%n.pid
 SlurmctldLogFile={state}/log/slurmctld.log

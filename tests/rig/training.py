@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from .hang_report import hang_report
 from .hub import Hub
 
 
@@ -57,9 +58,13 @@ class Lab:
     # -- cells --------------------------------------------------------------------------------------------------------
 
     def run(self, code: str, timeout: float = 60) -> CellResult:
-        """Run one cell to its end; fail after ``timeout`` seconds."""
+        """Run one cell to its end; fail after ``timeout`` seconds, with what the user's processes do then."""
         result = CellResult()
-        asyncio.run(asyncio.wait_for(self._run(code, result), timeout))
+        try:
+            asyncio.run(asyncio.wait_for(self._run(code, result), timeout))
+        except TimeoutError:
+            report = hang_report(self.user)
+            raise AssertionError(f"no end after {timeout} s: {code!r}\n{result}\n{report}") from None
         return result
 
     def begin(self, code: str, timeout: float = 120) -> tuple[CellResult, threading.Thread]:

@@ -18,6 +18,7 @@ from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, Step
 
 from .conductor import Conductor, Failed, error_entry
+from .mpi_start import MPIStart
 from .step import StartedStep
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ NO_PMIX = (
     "Slurm has no PMIx here, which MPI needs to number its ranks. An administrator installs Slurm's PMIx plugin and "
     "the PMIx library on all nodes (srun --mpi=list has to name pmix; Debian: libpmix-dev). Until then use --backend "
     "torchrun or horovod, which need none."
+)
+#: Advice for ranks that do not start, and the message where Slurm ends the step before any rank and calls it a success.
+LATE_RANK = "Is the node overloaded, or does its container not start? Its output is in its log."
+LATE_MPI = (
+    "All ranks wait in MPI_Init. Run it again; if it repeats, the administrator finds what PMIx says in slurmd's log "
+    "on these nodes."
+)
+NO_RANK = (
+    "Slurm started no rank, and gives no reason. Run it again; if it repeats, the administrator finds the reason in "
+    "slurmd's log on the nodes of the run."
 )
 
 
@@ -108,6 +119,7 @@ class FixedSizeRun(Conductor):
     def _watch(self, handle: StartedStep, placement: Placement, nodes: Sequence[str]) -> None:
         """Return when all ranks have succeeded."""
         limit, all_here = time.monotonic() + self.request["start_limit"], False
+        mpi = MPIStart(placement.ranks, self.request["start_limit"])
         beats = 0.0
         while (status := handle.wait(POLL_INTERVAL)) is None:
             self.check()
@@ -119,26 +131,30 @@ class FixedSizeRun(Conductor):
                 missing = self.rendezvous.missing(placement.ranks, messages.HELLO)
                 all_here = not missing
                 if missing and time.monotonic() > limit:
-                    raise self._missing_ranks(missing, [nodes[placement.node_of(rank)] for rank in missing])
+                    raise self._late_ranks("did not come", LATE_RANK, missing, nodes, placement)
+            elif late := mpi.overdue(self.rendezvous):
+                raise self._late_ranks("did not start MPI", LATE_MPI, late, nodes, placement)
         self._look_for_error(handle)
         if status:
             text = handle.messages[-1] if handle.messages else f"srun ended with status {status}."
             if any(_NO_PMIX.search(each) for each in handle.messages):
                 text = NO_PMIX
             raise Failed(f"The ranks failed. {text}", error_entry(None, "", "Step", "\n".join(handle.messages)))
+        if len(self.rendezvous.missing(placement.ranks, messages.HELLO)) == placement.ranks:
+            raise Failed(NO_RANK, error_entry(None, "", "NotStarted", NO_RANK))
         if quiet := self.rendezvous.missing(placement.ranks, messages.END):
             rank = quiet[0]
             raise self._silent_failure(rank, "ended before its code did, without an error: os._exit() was called")
 
-    def _missing_ranks(self, missing: Sequence[int], nodes: Sequence[str]) -> Failed:
-        who = ", ".join(f"{rank} (on {node})" for rank, node in zip(missing[:8], nodes, strict=False))
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        came, limit = "Rank" if len(missing) == 1 else "Ranks", self.request["start_limit"]
-        message = (
-            f"{came} {who}{more} did not come within {limit:.0f} s. Is the node overloaded, or does "
-            "its container not start? Its output is in its log."
-        )
-        return Failed(message, error_entry(missing[0], nodes[0], "NotStarted", message, self.last_lines(missing[0])))
+    def _late_ranks(
+        self, did: str, advice: str, ranks: Sequence[int], nodes: Sequence[str], placement: Placement
+    ) -> Failed:
+        where = [nodes[placement.node_of(rank)] for rank in ranks]
+        who = ", ".join(f"{rank} (on {node})" for rank, node in zip(ranks[:8], where, strict=False))
+        more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+        noun = "Rank" if len(ranks) == 1 else "Ranks"
+        message = f"{noun} {who}{more} {did} within {self.request['start_limit']:.0f} s. {advice}"
+        return Failed(message, error_entry(ranks[0], where[0], "NotStarted", message, self.last_lines(ranks[0])))
 
     # -- the cause of a failure ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 srun numbers the ranks by PMIx. An MPI that does not use it (another kind of PMI, an image without it) makes N worlds of
 one rank each, and each of them would train, and write its results, as rank 0.
+
+A rank tells its conductor before and after MPI starts in it. While MPI_Init waits, no other thread of the rank runs, so
+only the conductor can end a start that takes too long (``conductor.mpi_start``).
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ class WrongWorld(NoMPI):
     """MPI has another number of ranks than the run."""
 
 
-def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
+def install(ranks: int, report: Callable[[bool], None], environ: Mapping[str, str] | None = None) -> None:
     """Have the size of mpi4py's world checked at its import.
 
     Args:
-        ranks: of the run.
+        ranks: of the run. report: tells the conductor whether MPI has started in this rank.
 
     Raises:
         NoMPI: Slurm did not number this rank.
@@ -45,6 +48,7 @@ def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
         )
 
     def run(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+        report(False)
         try:
             execute(module)
         except (ImportError, RuntimeError) as error:
@@ -53,6 +57,7 @@ def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
                 f"mpi4py finds no MPI that it can use in this image ({''.join(reason)}). {INSTALL_HINT}"
             ) from error
         check(ranks, module)
+        report(True)
 
     wrap_import(MODULE, run)
 

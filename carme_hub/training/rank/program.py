@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.run import results
-from carme_hub.training.run.messages import END, HELLO, ConductorUnreachable, RendezvousClient
+from carme_hub.training.run.messages import END, HELLO, MPI, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.templates import kernels
 
@@ -284,13 +284,16 @@ def main(words: list[str]) -> int:
     config, step = start_rank(words)
     place = rank_from_environ(os.environ)
 
+    def report_mpi(started: bool) -> None:
+        config.rendezvous_client.put(MPI, place.number, {"started": started})
+
     def begin() -> None:
         set_environ(config, place)
         os.environ.update(place.for_torch(*network.rank_zero_address(config.rendezvous_client, config.start_limit)))
         torch_store.install(config.folder, step)
         horovod.install()
         if config.backend == "mpi":
-            mpi.install(place.size)
+            mpi.install(place.size, report_mpi)
 
     return Process(config, place.number, place.node).run(begin)
 

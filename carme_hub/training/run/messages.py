@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .rendezvous import Rendezvous
 
-#: Scopes: a rank has started; its progress; its end; and values from the conductor to all ranks.
-HELLO, BEAT, END, BROADCAST = "carme", "carme-beat", "carme-end", "carme-told"
+#: Scopes: a rank has started; its progress; its end; whether MPI has started in it; and values from the conductor to
+#: all ranks.
+HELLO, BEAT, END, MPI, BROADCAST = "carme", "carme-beat", "carme-end", "carme-mpi", "carme-told"
 
 
 #: The most bytes of an answer; messages of a conductor are small.

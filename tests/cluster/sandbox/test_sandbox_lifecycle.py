@@ -198,7 +198,7 @@ def test_databases_that_are_created_at_once_keep_each_others_files(cluster: Clus
             state.mkdir()
         writers = [Writer(Layout(state), PACKAGED) for state in states]
         for writer in writers:
-            writer.folders()
+            writer.folders(["node1"])
         with ThreadPoolExecutor(len(writers)) as pool:
             list(pool.map(Writer.database, writers))
         assert all((writer.layout.state / "database-made").exists() for writer in writers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import secrets
 import time
@@ -25,7 +26,7 @@ mine, total = np.full(1 << 20, here.rank + 1.0), np.empty(1 << 20)
 for _ in range(20):
     world.Allreduce(mine, total)
 found = np.unique(total).tolist()
-print("sum", world.allreduce(here.rank + 1), found, world.bcast(here.node if here.rank == 0 else None))
+print("sum", world.allreduce(here.rank + 1), found, world.bcast(here.node if here.rank == 0 else None), here.node)
 """
 #: An MPI without PMIx, which Slurm cannot reach: each process is a separate world.
 DEAF = "import os\nfor name in list(os.environ):\n    if name.startswith(('PMI', 'SLURM')): del os.environ[name]\n"
@@ -47,9 +48,9 @@ def lab(site: Hub) -> Iterator[Lab]:
     found.stop()
 
 
-def run(lab: Lab, ranks: int, name: str, code: str) -> str:
+def run(lab: Lab, ranks: int, name: str, code: str, options: str = "--gpus-per-task 0") -> str:
     """Run a cell under MPI, and return its errors."""
-    line = f"%%distributed -n {ranks} --backend mpi --gpus-per-task 0 --name {name}-{TAG}\n"
+    line = f"%%distributed -n {ranks} {options} --backend mpi --name {name}-{TAG}\n"
     return lab.run(line + code, 150).error
 
 
@@ -58,14 +59,17 @@ def log(lab: Lab, name: str, rank: int) -> str:
     return lab.check(f"from carme_hub.training import distributed\nprint(distributed.log('{name}-{TAG}', {rank}))")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_all_ranks_are_one_world_and_their_sum_is_right(lab: Lab, ranks: int) -> None:
-    name = f"sum{ranks}"
-    assert run(lab, ranks, name, ALLREDUCE) == ""
-    total = ranks * (ranks + 1) // 2
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (4, 1), (4, 2)])
+def test_all_ranks_are_one_world_and_their_sum_is_right(lab: Lab, ranks: int, nodes: int) -> None:
+    name = f"sum{ranks}on{nodes}"
+    assert run(lab, ranks, name, ALLREDUCE, f"--nodes {nodes} --gpus-per-task {nodes - 1}") == ""
+    total, used = ranks * (ranks + 1) // 2, set()
     for rank in range(ranks):
         # Nothing else: MPI complains here of memory that it cannot share, and of what it misses of PMIx.
-        assert re.fullmatch(rf"sum {total} \[{total}\.0\] node\d+", log(lab, name, rank).strip())
+        found = re.fullmatch(rf"sum {total} \[{total}\.0\] node1 (node\d+)", log(lab, name, rank).strip())
+        assert found
+        used.add(found[1])
+    assert len(used) == nodes
     assert lab.wait_no_step() < 5
 
 
@@ -88,6 +92,24 @@ def test_one_failing_rank_ends_the_others_who_wait_for_it_in_mpi(lab: Lab) -> No
     assert time.monotonic() - began < 30
     assert re.search(r"KeyError +rank 1 on node\d+", error), error
     assert lab.wait_no_step() < 5
+
+
+def test_a_step_that_slurm_ends_before_any_rank_is_no_fault_of_the_code(lab: Lab) -> None:
+    """PMIx fails in slurmstepd, as on a full disk; srun says nothing and ends with status 0."""
+    job = lab.check("import os; print(os.environ['SLURM_JOB_ID'])").strip()
+    node = lab.check("import os; print(os.environ['SLURMD_NODENAME'])").strip()
+    top = lab.hub.cluster.state / "tmp" / node
+    taken = [top / f"spmix_appdir_{pwd.getpwnam('alice').pw_uid}_{job}.{step}" for step in range(100)]
+    taken = [each for each in taken if not each.exists()]
+    for each in taken:
+        each.mkdir()
+    try:
+        error = run(lab, 2, "none", ALLREDUCE)
+    finally:
+        for each in taken:
+            each.rmdir()
+    assert "Slurm started no rank, and gives no reason." in error
+    assert "os._exit" not in error
 
 
 def test_an_image_without_mpi_names_one_that_has_it(site: Hub) -> None:

@@ -264,6 +264,34 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert not alive(run)
 
 
+#: As mpi4py, where rank 1 waits in MPI_Init for as long as a file says.
+MPI_THAT_WAITS = """
+import os, pathlib, time
+if os.environ["CARME_RANK"] == "1": time.sleep(float(pathlib.Path(__file__).with_name("seconds").read_text()))
+class COMM_WORLD:
+    Get_size = staticmethod(lambda: 2)
+Is_initialized, Is_finalized = (lambda: True), (lambda: False)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_an_mpi_that_does_not_start_names_its_ranks(
+    seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    for name, text in (("__init__.py", ""), ("MPI.py", MPI_THAT_WAITS), ("seconds", str(seconds))):
+        (tmp_path / "mpi4py" / name).write_text(text)
+    monkeypatch.setenv("PMIX_RANK", "0")
+    # Code that goes on for longer than the limit after MPI has started is no fault.
+    cell = f"import sys, time\nsys.path.insert(0, {str(tmp_path)!r})\nimport mpi4py.MPI\ntime.sleep(4)\n"
+    state = end_of(create(RunOptions(2, nodes=2, backend="mpi"), cell=cell, start_limit=3))
+    if not seconds:
+        assert state["state"] == "finished", state
+        return
+    assert state["message"].startswith("Rank 1 (on n2) did not start MPI within 3 s. All ranks wait in MPI_Init.")
+    assert (state["error"]["rank"], state["error"]["type"]) == (1, "NotStarted")
+
+
 def test_the_time_limit_ends_a_run() -> None:
     state = end_of(create(RunOptions(1, seconds=1), cell="import time\ntime.sleep(60)\n"))
     assert (state["state"], state["error"]["type"]) == ("failed", "TimeLimit")

@@ -79,16 +79,20 @@ def test_horovods_ranks_start_no_service(modules: Path) -> None:
 
 
 def test_an_mpi_that_sees_fewer_ranks_than_there_are_is_refused_at_its_import(modules: Path) -> None:
+    reports: list[bool] = []
     put(modules, "mpi4py.MPI", SINGLETON)
-    mpi.install(4, {"PMIX_RANK": "2"})
+    mpi.install(4, reports.append, {"PMIX_RANK": "2"})
     with pytest.raises(WrongWorld, match="MPI sees 1 rank where Slurm started 4"):
         importlib.import_module("mpi4py.MPI")
+    assert reports == [False]  # the conductor knows that it has not started
 
 
 def test_one_that_begins_later_is_refused_at_the_end(modules: Path) -> None:
+    reports: list[bool] = []
     put(modules, "mpi4py.MPI", SINGLETON.replace("(lambda: True)", "(lambda: BEGUN)") + "BEGUN = False\n")
-    mpi.install(4, {"PMIX_RANK": "2"})
+    mpi.install(4, reports.append, {"PMIX_RANK": "2"})
     found = importlib.import_module("mpi4py.MPI")
+    assert reports == [False, True]
     mpi.check(4)
     found.BEGUN = True
     with pytest.raises(WrongWorld):
@@ -97,15 +101,16 @@ def test_one_that_begins_later_is_refused_at_the_end(modules: Path) -> None:
 
 
 def test_mpi4py_without_a_library_says_what_to_install(modules: Path) -> None:
+    reports: list[bool] = []
     put(modules, "mpi4py.MPI", "raise RuntimeError('cannot load MPI library\\nlibmpi.so.40: cannot open')")
-    mpi.install(2, {"PMIX_RANK": "0"})
+    mpi.install(2, reports.append, {"PMIX_RANK": "0"})
     with pytest.raises(NoMPI, match=r"in this image \(libmpi.so.40: cannot open\)\. Use the image “training”"):
         importlib.import_module("mpi4py.MPI")
 
 
 def test_a_rank_that_slurm_told_nothing_is_refused_before_its_code_runs() -> None:
     with pytest.raises(NoMPI, match="PMIX_RANK is not in its environment"):
-        mpi.install(2, {"SLURM_PROCID": "0"})
+        mpi.install(2, print, {"SLURM_PROCID": "0"})
     mpi.check(2, SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True))
 
 
