@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, PTH102, PTH116, PTH123, PTH208, S606, T201
+# ruff: noqa: UP006, UP035, PTH102, PTH116, PTH118, PTH123, PTH208, S606, T201
 """carme-rank: one task of a Slurm step. It becomes one rank of a run in the session's container on this node.
 
 ``carme-rank FOLDER TOKEN -- COMMAND…``: FOLDER is the folder of the session or companion, whose data document has the
@@ -12,6 +12,8 @@ program does not forward it. TERM asks for the end: the rank has the grace time,
 
 The ranks of a step on one node share a folder as their /dev/shm. The last of them removes it. Where killed ranks have
 left such folders, the next rank on the node removes them.
+
+As soon as the command has ended, the last line on the error output says how, for the conductor of the run (END_MARK).
 
 Inside the container the same file runs as ``python3 carme-rank --become COMMAND…``: it resets the signal handlers and
 replaces itself by the command, because the runtime had to ignore signals in order to outlive them.
@@ -28,7 +30,7 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any, Dict, List, MutableMapping, NoReturn
+from typing import Any, Dict, List, MutableMapping, NoReturn, Tuple
 
 BAD_DATA = 70
 #: Seconds between TERM and the end; then 2 s are left to clean up before Slurm kills the rank.
@@ -41,6 +43,10 @@ PREFIXES = ("PMI_", "PMI2_", "PMIX_", "SLURM_PMI", "CARME_SLOT")
 MPI = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 GPU_NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 PR_SET_CHILD_SUBREAPER = 36
+#: The last line of a rank's error output, for the conductor of its run: the status, and what its memory cgroup says.
+#: Slurm reports the end of a task later, and after those of ranks that only lost their connection to it.
+END_MARK = "\x1e[carme-rank] "
+CGROUPS = "/sys/fs/cgroup"
 
 
 def load(folder: str, name: str) -> Any:
@@ -173,12 +179,18 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
             if number == signal.SIGTERM and not self.grace_ends:
                 self.grace_ends = time.monotonic() + GRACE
 
+    killed_before = memory_of_task()[0]
+
+    def on_exit(status: int) -> int:
+        report_end(status, killed_before)
+        return status
+
     shared = -1
     try:
         shared = open_shared_folder(shm) if shm else -1
         os.mkdir(own, 0o700)
         launch.check_node(data)
-        return int(supervise.run(Supervisor(data["plan"])))
+        return int(supervise.run(Supervisor(data["plan"]), on_exit))
     except launch.Failed as error:
         say(error.args[1])
         return int(error.args[0])
@@ -192,6 +204,51 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
         shutil.rmtree(own, ignore_errors=True)
         if shared >= 0:
             remove_if_last(shm, shared)
+
+
+def report_end(status: int, killed_before: int) -> None:
+    """Write the line that tells the conductor how the command ended.
+
+    Args:
+        killed_before: processes of this task that the kernel had killed for lack of memory when the task began.
+    """
+    killed, limit = memory_of_task()
+    end = {"status": status, "out_of_memory": killed > killed_before and status != 0, "memory_mib": limit >> 20}
+    with contextlib.suppress(OSError):
+        # The command may have left an unfinished line, which the conductor separates again.
+        os.write(2, (END_MARK + json.dumps(end) + "\n").encode())
+
+
+def memory_of_task(cgroup_file: str = "/proc/self/cgroup", top: str = CGROUPS) -> Tuple[int, int]:
+    """Return how many processes of this task the kernel has killed for lack of memory, and its limit in bytes.
+
+    Both are 0 where the node does not confine memory. Sources: cgroup v2 memory.events and memory.max, v1
+    memory.oom_control and memory.limit_in_bytes.
+    """
+    killed, limits = 0, []  # type: int, List[int]
+    for line in read_or_empty(cgroup_file).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, events, limit = top, "memory.events", "memory.max"
+        if controllers:
+            mount, events, limit = top + "/memory", "memory.oom_control", "memory.limit_in_bytes"
+        parts = [part for part in path.split("/") if part]
+        found = re.search(r"^oom_kill (\d+)$", read_or_empty(os.path.join(mount, *parts, events)), re.MULTILINE)
+        killed += int(found.group(1)) if found else 0
+        for depth in range(len(parts), 0, -1):  # the narrowest limit of all levels holds
+            text = read_or_empty(os.path.join(mount, *parts[:depth], limit)).strip()
+            limits += [int(text)] if text.isdigit() and int(text) < 1 << 60 else []  # v1: no limit is 2**63
+    return killed, min(limits) if limits else 0
+
+
+def read_or_empty(path: str) -> str:
+    """Return the text of a file, "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def is_removed(mark: str) -> bool:

@@ -106,6 +106,7 @@ class Conductor:
                 finally:
                     self._end_steps()
                     self.state.refresh_ranks(self.rendezvous)
+                    self.record_ends(end)
         except BaseException as error:  # noqa: BLE001  the same
             end = self._outcome_of(error)
         finally:
@@ -125,6 +126,9 @@ class Conductor:
     def make_rendezvous(self, host: str) -> Rendezvous:
         """Return the rendezvous of this run, bound to this address."""
         return Rendezvous(host)
+
+    def record_ends(self, end: State) -> None:
+        """Record how the ranks ended, and add to the record of the run's end what is known only now."""
 
     def finish(self) -> None:
         """Give back the run's resources after its ranks have ended."""

@@ -6,17 +6,28 @@ The step is in the session's own job where that has enough GPUs, and otherwise i
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from carme_hub.training.run import messages
+from carme_hub.training.run.output import TaskEnd
 from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, Step
 
+from .cause import (
+    OUT_OF_MEMORY,
+    SilentEnd,
+    echoes,
+    end_text,
+    exit_status,
+    is_consequence,
+    out_of_memory_text,
+    says_out_of_memory,
+    silent_ends,
+)
 from .conductor import Conductor, Failed, error_entry
 from .mpi_start import MPIStart
 from .step import StartedStep
@@ -24,14 +35,9 @@ from .step import StartedStep
 if TYPE_CHECKING:
     from .companion import CompanionJob
 
-#: Seconds between two checks of the ranks' reports, and for Slurm to report which task failed first.
-POLL_INTERVAL, EXIT_REPORT_SECONDS = 0.1, 1.5
-#: Errors that a rank raises because another rank is gone; seldom the cause.
-_CONSEQUENCES = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|HorovodInternalError|DistBackendError|DistNetworkError|"
-    r"DistStoreError|socket (error|timeout)|timed out|NCCL|gloo",
-    re.IGNORECASE,
-)
+#: Seconds between two checks of the ranks' reports, and for a rank that ended without a report to become known after
+#: others have lost their connection to it: the container of a killed rank takes a moment to end.
+POLL_INTERVAL, SILENT_END_SECONDS = 0.1, 3.0
 #: What srun prints where it cannot load the PMIx plugin, and the message for it.
 _NO_PMIX = re.compile(r"Invalid MPI type|mpi plugin for mpi/|can not load PMIx|plugin name for mpi/pmix")
 NO_PMIX = (
@@ -84,6 +90,9 @@ class FixedSizeRun(Conductor):
             companion=self._job.id if self._job else "",
             gpus_per_node=placement.gpus_per_node,
             mpi="pmix" if self.options.backend == "mpi" else "none",
+            # The conductor ends the others as soon as it knows the cause. Slurm would kill them at the first bad exit,
+            # which is often that of a rank that only lost another one.
+            kill_on_bad_exit=False,
         )
         # Where a companion was waited for, the deadline that was published first is wrong: the limit counts from here.
         self.publish_deadline(self.deadline(self.allocation_of_ranks))
@@ -98,13 +107,33 @@ class FixedSizeRun(Conductor):
                 raise Failed(text, error_entry(None, "", "GPUsTakenAway", text)) from error
             raise
 
+    def record_ends(self, end: State) -> None:
+        """Record the exit status of each rank, and which ones only lost another."""
+        if self._handle is not None:
+            for rank, how in self._handle.failed_tasks:
+                if status := exit_status(how):
+                    self.state.update_rank(rank, exit=status)
+            for each in self._handle.task_ends:
+                self.state.update_rank(each.task, exit=each.status)
+        if error := end.get("error"):
+            self._add_echoes(end, error)
+
     def finish(self) -> None:
-        """Record the exit status of each failed rank, and give the companion back."""
-        for rank, how in self._handle.failed_tasks if self._handle else ():
-            if status := _exit_status(how):
-                self.state.update_rank(rank, exit=status)
+        """Give the companion back."""
         if self._job is not None:
             self._job.give_back()
+
+    def _add_echoes(self, end: State, error: State) -> None:
+        """Add to an error what is known only when all ranks have ended."""
+        lines = self._handle.messages if self._handle else ()
+        if error["type"] == "Ended" and "SIGKILL" in error["message"] and says_out_of_memory(lines):
+            node = f" on {error['node']}" if error["node"] else ""
+            error |= {"type": OUT_OF_MEMORY, "message": f"Rank {error['rank']}{node} {out_of_memory_text(0)}."}
+            end["message"] = error["message"]
+        if found := echoes(self._errors(), error["rank"]):
+            error["echoes"] = found
+        for each in found:
+            self.state.update_rank(each["rank"], state="stopped")
 
     def ranks_allocation(self) -> Allocation:
         """Return the allocation of the job that has the ranks."""
@@ -143,8 +172,7 @@ class FixedSizeRun(Conductor):
         if len(self.rendezvous.missing(placement.ranks, messages.HELLO)) == placement.ranks:
             raise Failed(NO_RANK, error_entry(None, "", "NotStarted", NO_RANK))
         if quiet := self.rendezvous.missing(placement.ranks, messages.END):
-            rank = quiet[0]
-            raise self._silent_failure(rank, "ended before its code did, without an error: os._exit() was called")
+            raise self._silent_failure(SilentEnd(quiet[0], end_text(TaskEnd(quiet[0], 0))))
 
     def _late_ranks(
         self, did: str, advice: str, ranks: Sequence[int], nodes: Sequence[str], placement: Placement
@@ -160,31 +188,26 @@ class FixedSizeRun(Conductor):
 
     def _look_for_error(self, handle: StartedStep) -> None:
         """Raise the error of the rank that failed first, where one failed."""
-        errors = self._errors()
-        if not errors and not handle.failed_tasks:
-            return
-        end = time.monotonic() + EXIT_REPORT_SECONDS
-        # Only Slurm reports a rank that died silently, a moment after the other ranks lost their connection to it.
-        while (
-            (errors := self._errors())
-            and all(map(is_consequence, errors))
-            and not handle.failed_tasks
-            and time.monotonic() < end
-        ):
+        limit = time.monotonic() + SILENT_END_SECONDS
+        while True:
+            silent, errors = self._silent_ends(handle), self._errors()
+            cause = next((each for each in errors if not is_consequence(each)), None)
+            if not errors or cause or silent or handle.exit is not None or time.monotonic() > limit:
+                break
+            self.check()
             handle.wait(POLL_INTERVAL / 2)
-        cause = next((each for each in errors if not is_consequence(each)), None)
-        if cause is None and handle.failed_tasks:
-            rank, how = handle.failed_tasks[0]
-            if self._end_of_rank(rank) is None:
-                raise self._silent_failure(rank, _exit_text(how))
-        if cause is None and not errors:
-            # Slurm was faster than the rank's report, or the rank succeeded and its container failed.
-            rank, how = handle.failed_tasks[0]
-            raise self._silent_failure(rank, _exit_text(how))
-        error = cause or errors[0]
-        self.state.update_rank(error["rank"], state="failed")
-        where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
-        raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
+        if cause is None and silent:
+            raise self._silent_failure(silent[0])
+        if errors:
+            error = cause or errors[0]
+            self.state.update_rank(error["rank"], state="failed")
+            where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
+            raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
+
+    def _silent_ends(self, handle: StartedStep) -> list[SilentEnd]:
+        ends = {int(rank): self._end_of_rank(int(rank)) for rank in self.rendezvous.arrivals(messages.END)}
+        reported = {rank for rank, end in ends.items() if end is not None and not end["ok"]}
+        return silent_ends(handle.task_ends, handle.failed_tasks, reported, ends.keys() - reported)
 
     def _errors(self) -> list[State]:
         """Return the errors of the ranks in the order in which they were reported."""
@@ -194,30 +217,8 @@ class FixedSizeRun(Conductor):
     def _end_of_rank(self, rank: int) -> State | None:
         return messages.read_message(self.rendezvous, messages.END, rank)
 
-    def _silent_failure(self, rank: int, how: str) -> Failed:
-        node = next((each["node"] for each in self.state.get()["ranks"] if each["rank"] == rank), "")
-        self.state.update_rank(rank, state="failed")
-        message = f"Rank {rank} on {node} {how}."
-        return Failed(message, error_entry(rank, node, "Ended", message, self.last_lines(rank)))
-
-
-def is_consequence(error: State) -> bool:
-    return bool(_CONSEQUENCES.search(f"{error['type']}: {error['message']}"))
-
-
-def _exit_status(text: str) -> int:
-    match = re.fullmatch(r"Exited with exit code (\d+)", text)
-    return int(match[1]) if match else 0
-
-
-def _exit_text(text: str) -> str:
-    """Describe how a rank ended, from Slurm's line: ``Exited with exit code 137``."""
-    status = _exit_status(text)
-    if status > 128:
-        try:
-            name = signal.Signals(status - 128).name
-        except ValueError:
-            name = f"signal {status - 128}"
-        memory = "; a frequent cause is too little memory" if name == "SIGKILL" else ""
-        return f"was killed by {name} without an error message{memory}"
-    return f"ended with exit status {status} without an error message" if status else f"ended: {text}"
+    def _silent_failure(self, end: SilentEnd) -> Failed:
+        node = next((each["node"] for each in self.state.get()["ranks"] if each["rank"] == end.rank), "")
+        self.state.update_rank(end.rank, state="failed")
+        message = f"Rank {end.rank} on {node} {end.how}."
+        return Failed(message, error_entry(end.rank, node, end.type, message, self.last_lines(end.rank)))

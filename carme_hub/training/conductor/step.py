@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from carme_hub.training.run.output import Output, Reader, parse_task_failure
+from carme_hub.training.run.output import Output, Reader, TaskEnd, parse_task_failure, split_task_end
 
 if TYPE_CHECKING:
     from carme_hub.training.session.step_broker import Broker, RunningStep, Step
@@ -22,6 +22,7 @@ class StartedStep:
 
     Attributes:
         step: as requested. messages: lines of Slurm itself. failed_tasks: tasks that failed and how, in Slurm's order.
+        task_ends: how tasks ended, as their nodes report it, in the order of arrival; a batch job has no such reports.
         exit: status of the step, None while it runs.
 
     Args:
@@ -32,6 +33,7 @@ class StartedStep:
         self.step = step
         self.messages: list[str] = []
         self.failed_tasks: list[tuple[int, str]] = []
+        self.task_ends: list[TaskEnd] = []
         self.exit: int | None = None
         self._lock = threading.Lock()
         pipes = [os.pipe(), os.pipe()]
@@ -46,7 +48,12 @@ class StartedStep:
                 os.close(pipe[1])
 
         def take(task: int, line: bytes) -> None:
-            output.write(rank_of_task(task), line)
+            text, end = split_task_end(task, line)
+            if end is not None:
+                with self._lock:
+                    self.task_ends = [*self.task_ends, end]
+            if text or end is None:
+                output.write(rank_of_task(task), text)
 
         self._readers = [Reader(pipe[0], take, self._add_message) for pipe in pipes]
         for reader in self._readers:

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from carme_hub.training.conductor.cause import is_consequence
 from carme_hub.training.conductor.conductor import Conductor, Failed, error_entry
-from carme_hub.training.conductor.fixed_size import is_consequence
 from carme_hub.training.conductor.step import start_in_thread
 from carme_hub.training.run import messages
 from carme_hub.training.run.control import RequestRefused

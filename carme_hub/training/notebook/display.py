@@ -16,6 +16,7 @@ from carme_hub.training.run.description import (
     FRONT_LINES,
     RUN_COLUMNS,
     View,
+    echo_text,
     failure,
     pluralize,
     progress,
@@ -48,6 +49,8 @@ def head_html(view: View) -> str:
     ]
     if text := reason(view):
         parts.append(f'<p class="carme-bad">{escape(text)}</p>' if failure(view) else f"<p>{escape(text)}</p>")
+    if text := echo_text(view):
+        parts.append(f'<p class="carme-dim">{escape(text)}</p>')
     done, total = progress(view)
     if total:
         parts.append(f'<progress aria-label="Steps" value="{min(done, total)}" max="{total}">{done}/{total}</progress>')

@@ -179,6 +179,18 @@ def failure(view: View) -> str:
     return f"Rank {rank_label(entry)}{f' on {node}' if node else ''}: {sentence or 'it failed'}"
 
 
+def echo_text(view: View) -> str:
+    """Return which ranks only lost the one that failed: ``Ranks 0 and 2 only lost rank 1: RuntimeError: …``; or ""."""
+    error = view.state.get("error") or {}
+    found = error.get("echoes") or ()
+    if not found:
+        return ""
+    kind = str(found[0].get("type") or "").rpartition(".")[2]
+    message = plain(str(found[0].get("message") or "").partition("\n")[0])
+    who = join_words([str(each.get("rank")) for each in found], 8)
+    return f"Rank{'s' if len(found) > 1 else ''} {who} only lost rank {error.get('rank')}: {kind}: {message}"
+
+
 def reason(view: View) -> str:
     """Return what the run waits for, or why it ended."""
     return failure(view) or str(view.state.get("message") or "")
@@ -236,6 +248,8 @@ def as_text(view: View) -> str:
     head = f"{state_label(view)}. {title(view)}; {usage(view)}"
     parts = [head]
     if sentence := reason(view):
+        parts.append(sentence)
+    if sentence := echo_text(view):
         parts.append(sentence)
     if sentence := speed(view):
         done, total = progress(view)

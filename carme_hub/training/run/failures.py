@@ -62,6 +62,8 @@ class RankFailed(RunFailed):
         kind = self.type.rpartition(".")[2] or "Error"
         lines = ["-" * 75, f"{kind}{place:>{max(len(place) + 2, 75 - len(kind))}}"]
         lines += [self.traceback.rstrip()] if self.traceback.strip() else [f"{kind}: {self.message}"]
+        if others := description.echo_text(description.View(self.state, 0)):
+            lines += ["", others]
         return [*lines, "", f"The output of the ranks is in {self.folder}"]
 
 

@@ -7,15 +7,19 @@ label are Slurm's own messages.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 _LABEL = re.compile(rb" *(\d{1,6}): ")
 _EXITED = re.compile(r"tasks? ([\d,\-\[\]]+): (.*)")
+#: Before the line in which carme-rank says how its command ended (carme_hub/node/rank.py, END_MARK).
+_END_MARK = b"\x1e[carme-rank] "
 #: Newest lines of each rank that are kept for followers, and the most bytes of each rank's log.
 NEWEST_LINES, MAX_LOG_BYTES = 40, 1 << 30
 
@@ -103,6 +107,33 @@ class Reader(threading.Thread):
                     self._take(int(label[1]), text[label.end() :])
                 elif text.strip():
                     self._say(text.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How the command of a task ended, as its node reports it.
+
+    Attributes:
+        status: 128 + n for signal n. out_of_memory: whether the kernel killed a process of the task for lack of memory.
+        memory_mib: the task's memory limit, 0 = none or unknown.
+    """
+
+    task: int
+    status: int
+    out_of_memory: bool = False
+    memory_mib: int = 0
+
+
+def split_task_end(task: int, line: bytes) -> tuple[bytes, TaskEnd | None]:
+    """Separate the report of carme-rank from a line; return what the rank itself printed, and the report."""
+    text, mark, report = line.partition(_END_MARK)
+    if not mark:
+        return line, None
+    try:
+        end = json.loads(report)
+        return text, TaskEnd(task, int(end["status"]), bool(end["out_of_memory"]), int(end["memory_mib"]))
+    except (ValueError, KeyError, TypeError):  # the rank printed it
+        return line, None
 
 
 def parse_task_failure(line: str) -> tuple[int, str] | None:

@@ -192,11 +192,30 @@ def test_the_first_error_ends_all_ranks_and_leaves_no_step(lab: Lab) -> None:
     assert ranks_alive(lab, printed["id"]) == []
 
 
-def test_a_rank_that_is_killed_is_named(lab: Lab) -> None:
-    cell = "import os, time\nfrom carme_hub.training import here\nif here.rank == 1: os.kill(os.getpid(), 9)\n"
-    printed = run_cell(lab, 2, cell=cell + "time.sleep(60)", gpus_per_task=0)
-    assert "was killed by SIGKILL without an error message" in printed["state"]["message"], printed
-    assert printed["state"]["error"]["rank"] == 1
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL without an error message"),
+        ("os._exit(3)", "ended with exit status 3 without an error message"),
+    ],
+)
+def test_a_rank_that_dies_in_an_all_reduce_is_named(lab: Lab, ranks: int, end: str, how: str) -> None:
+    cell = (
+        "import os, torch, torch.distributed as dist\n"
+        "from carme_hub.training import here\n"
+        "dist.init_process_group('gloo')\n"
+        "for step in range(100_000):\n"
+        f"    if step == 20 and here.rank == 1: {end}\n"
+        "    dist.all_reduce(torch.ones(4))\n"
+    )
+    printed = run_cell(lab, ranks, cell=cell, gpus_per_task=0)
+    state = printed["state"]
+    assert (state["error"]["rank"], state["error"]["type"]) == (1, "Ended"), printed
+    assert how in state["message"], printed
+    assert {each["rank"] for each in state["error"]["echoes"]} <= set(range(ranks)) - {1}
+    assert state["error"]["echoes"], printed
+    assert lab.wait_no_step() < 5
 
 
 def test_twenty_runs_at_once_do_not_collide(lab: Lab) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from carme_hub.node import rank
 from carme_hub.spawners.job_script import LAUNCH, SUPERVISE
+from carme_hub.training.run.output import TaskEnd, split_task_end
 
 RANK = Path(rank.__file__).resolve()
 TOKEN = "0123456789ab"
@@ -53,9 +55,10 @@ class Node:
         return subprocess.Popen(words, env=own, stdin=null, stdout=pipe, stderr=pipe, text=True, cwd="/")
 
     def run(self, *argv: str, **environ: str) -> tuple[int, str, str]:
+        """Run a rank; return its status, its output and its errors, without the report of its end."""
         process = self.start(*argv, **environ)
         out, err = process.communicate(timeout=30)
-        return process.returncode, out, err
+        return process.returncode, out, err.partition(rank.END_MARK)[0]
 
     @property
     def left(self) -> list[Path]:
@@ -120,6 +123,81 @@ def test_the_status_is_the_ranks(node: Node, code: str, status: int) -> None:
     assert node.left == []
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("import os; os._exit(7)", 7),
+        ("import os; os.write(2, b'no end of line'); os.kill(os.getpid(), 9)", 137),
+    ],
+)
+def test_the_last_line_of_its_errors_says_how_the_command_ended(node: Node, code: str, status: int) -> None:
+    process = node.start(*python(code))
+    err = process.communicate(timeout=30)[1]
+    text, end = split_task_end(3, err.rstrip("\n").encode())
+    assert end == TaskEnd(3, status, False, end.memory_mib if end else 0)
+    assert text == (b"no end of line" if status == 137 else b"")
+
+
+def test_a_rank_that_needs_more_memory_than_its_cgroup_has_says_so(node: Node, memory_cgroup: Path) -> None:
+    (memory_cgroup / "memory.limit_in_bytes").write_text(str(96 << 20))
+    enter = f"open({str(memory_cgroup / 'cgroup.procs')!r}, 'w').write('0')"
+    code = f"import os, sys; {enter}; os.execv(sys.argv[1], sys.argv[1:])"
+    node.document["rank"]["plan"]["argv"] = ["/usr/bin/env", "@CARME_ARGV@"]
+    (node.folder / "data.json").write_text(json.dumps(node.document))
+    words = ["/usr/bin/python3", "-IS", str(node.folder / "carme-rank"), str(node.folder), TOKEN, "--"]
+    own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "0"}
+    done = subprocess.run(
+        [*python(code), *words, *python("bytearray(200 << 20)")], env=own, capture_output=True, timeout=30, check=False
+    )
+    assert split_task_end(0, done.stderr.splitlines()[-1])[1] == TaskEnd(0, 137, out_of_memory=True, memory_mib=96)
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A memory cgroup (v1) below that of this process."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1].split(",")), None)
+    folder = Path(f"/sys/fs/cgroup/memory{own}/carme-test-{os.getpid()}")
+    if own is None or os.geteuid() or not os.access(folder.parent, os.W_OK):
+        pytest.skip("this machine lets no memory cgroup (v1) be made")
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "found"),
+    [
+        (
+            "0::/job/step/task\n",
+            {
+                "job/step/task/memory.events": "oom 3\noom_kill 2\n",
+                "job/step/task/memory.max": "max\n",
+                "job/step/memory.max": f"{4 << 30}\n",
+                "job/memory.max": f"{8 << 30}\n",
+            },
+            (2, 4 << 30),
+        ),
+        (
+            "4:cpu,memory:/job\n0::/\n",
+            {"memory/job/memory.oom_control": "under_oom 0\noom_kill 1\n", "memory/job/memory.limit_in_bytes": "4096"},
+            (1, 4096),
+        ),
+        ("4:memory:/job\n", {"memory/job/memory.limit_in_bytes": "9223372036854771712"}, (0, 0)),
+        ("", {}, (0, 0)),
+    ],
+)
+def test_the_memory_of_a_task_is_read_from_its_cgroup(
+    tmp_path: Path, lines: str, files: dict[str, str], found: tuple[int, int]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "self").write_text(lines)
+    assert rank.memory_of_task(str(tmp_path / "self"), str(tmp_path)) == found
+
+
 def test_a_command_that_is_not_there_is_said(node: Node) -> None:
     status, _, err = node.run("/nowhere/python")
     assert (status, err) == (
@@ -174,7 +252,9 @@ def test_term_gives_the_rank_its_grace_and_then_kills_all_below(node: Node) -> N
     _, err = process.communicate(timeout=10)
     assert 1.2 < time.monotonic() - began < 3.5
     assert process.returncode == 137
-    assert err == "[carme] the grace time is over\n"
+    said, _, report = err.partition(rank.END_MARK)
+    assert said == "[carme] the grace time is over\n"
+    assert json.loads(report)["status"] == 137
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert node.left == []
 

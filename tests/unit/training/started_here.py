@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+from carme_hub.node.rank import END_MARK
 from carme_hub.training.conduct import conduct
 from carme_hub.training.conductor.conductor import Conductor
 from carme_hub.training.conductor.fixed_size import FixedSizeRun
@@ -24,9 +26,15 @@ from carme_hub.training.session.step_broker import Allocation, Broker, RunningSt
 
 
 class StepHere(RunningStep):
-    """Ranks that are processes of this machine, in the words of ``srun --label --kill-on-bad-exit``."""
+    """Ranks that are processes of this machine, in the words of ``srun --label`` and of carme-rank.
 
-    def __init__(self, step: Step, nodes: tuple[str, ...], gpus: int, out: int, err: int) -> None:
+    Args:
+        late: seconds after which the node reports the end of a rank, and again as many for Slurm.
+    """
+
+    def __init__(
+        self, step: Step, nodes: tuple[str, ...], gpus: int, out: int, err: int, late: tuple[float, float] = (0, 0)
+    ) -> None:
         place = Placement(step.ranks, len(nodes), 0, companion=False)
         tasks = [sum(place.node_of(rank) == node for rank in range(step.ranks)) for node in range(len(nodes))]
         self.messages: tuple[str, ...] = ()
@@ -55,23 +63,32 @@ class StepHere(RunningStep):
                 thread.start()
                 self._pipes.append(thread)
         self._ended = threading.Event()
-        self._status = 0
+        self._status, self._late, self._kill_on_bad_exit = 0, late, step.kill_on_bad_exit
         threading.Thread(target=self._watch, args=(nodes, place), daemon=True).start()
 
     def _watch(self, nodes: tuple[str, ...], place: Placement) -> None:
+        lines: list[tuple[float, str]] = []  # each with the time from which it is known
         left = set(range(len(self._processes)))
-        while left:
+        while left or lines:
             for rank in sorted(left):
                 status = self._processes[rank].poll()
                 if status is None:
                     continue
                 left.discard(rank)
+                status = 128 - status if status < 0 else status
+                now, (node_takes, slurm_takes) = time.monotonic(), self._late
+                report = {"status": status, "out_of_memory": False, "memory_mib": 0}
+                lines.append((now + node_takes, f"{rank}: {END_MARK}{json.dumps(report)}\n"))
                 if status:
-                    status = 128 - status if status < 0 else status
                     line = f"srun: error: {nodes[place.node_of(rank)]}: task {rank}: Exited with exit code {status}\n"
-                    os.write(self._err, line.encode())
+                    lines.append((now + node_takes + slurm_takes, line))
                     self._status = max(self._status, status)
-                    self.signal("TERM")
+                    if self._kill_on_bad_exit:
+                        self.signal("TERM")
+            due = [each for each in lines if each[0] <= time.monotonic()]
+            lines = [each for each in lines if each not in due]
+            for _, line in due:
+                os.write(self._err, line.encode())
             time.sleep(0.01)
         for thread in self._pipes:
             thread.join()
@@ -119,6 +136,14 @@ class BrokerThatStartsHere(Broker):
         return StepHere(step, step.nodes or self._nodes, step.gpus_per_node, out, err)
 
 
+class BrokerThatHearsLate(BrokerThatStartsHere):
+    """Learns of a rank's end long after the other ranks: a container takes a while to end, and Slurm longer."""
+
+    def start(self, step: Step, out: int, err: int) -> RunningStep:
+        """Start the ranks."""
+        return StepHere(step, step.nodes or self._nodes, step.gpus_per_node, out, err, (0.4, 1.0))
+
+
 class BrokerThatLosesARank(BrokerThatStartsHere):
     """Starts all ranks but the last, which hangs before it is a rank, as on a node that is overloaded."""
 
@@ -132,7 +157,7 @@ class BrokerThatLosesARank(BrokerThatStartsHere):
 
 def main(folder: str, nodes: str, gpus: str, broker: str) -> None:
     """Conduct a run."""
-    kinds = {kind.__name__: kind for kind in (BrokerThatStartsHere, BrokerThatLosesARank)}
+    kinds = {kind.__name__: kind for kind in (BrokerThatStartsHere, BrokerThatHearsLate, BrokerThatLosesARank)}
 
     def make(run: Run) -> Conductor:
         return FixedSizeRun(run, kinds[broker](int(nodes), int(gpus)))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.run import control
+from carme_hub.training.run import control, description
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
 from carme_hub.training.run.run_options import RunOptions
@@ -146,9 +146,60 @@ def test_a_rank_that_dies_without_a_word_is_named_before_those_that_miss_it() ->
     assert state["error"]["traceback"] == "bye"
 
 
+#: Rank 1 ends while all others wait for it, as in an all-reduce over TCP; they learn of its end from the kernel.
+IN_A_COLLECTIVE = """
+import os, pathlib, socket, time
+from carme_hub.training import here
+
+port = pathlib.Path(os.environ["CARME_RUN_FOLDER"]) / "port"
+if here.rank == 1:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port.with_suffix(".new").write_text(str(server.getsockname()[1]))
+        port.with_suffix(".new").rename(port)
+        links = [server.accept()[0] for _ in range(here.size - 1)]
+        END
+while not port.exists():
+    time.sleep(0.01)
+link = socket.create_connection(("127.0.0.1", int(port.read_text())))
+try:
+    if not link.recv(1):
+        raise RuntimeError("Connection closed by peer")
+except RuntimeError as error:
+    if here.rank == 2:
+        raise ValueError("training failed") from error
+    raise
+"""
+
+
+@pytest.mark.parametrize("broker", ["BrokerThatStartsHere", "BrokerThatHearsLate"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL without an error message"),
+        ("os._exit(3)", "ended with exit status 3 without an error message"),
+        ("os._exit(0)", "ended before its code did, without an error: os._exit() was called"),
+    ],
+)
+def test_a_rank_that_dies_in_a_collective_is_named_and_the_others_are_its_echoes(
+    end: str, how: str, ranks: int, broker: str
+) -> None:
+    run = create(RunOptions(ranks), cell=IN_A_COLLECTIVE.replace("END", end))
+    state = end_of(run, broker=broker)
+    assert (state["error"]["rank"], state["error"]["type"]) == (1, "Ended"), state
+    assert state["message"].startswith(f"Rank 1 on n1 {how}"), state["message"]
+    others = [rank for rank in range(ranks) if rank != 1]
+    assert sorted(each["rank"] for each in state["error"]["echoes"]) == others
+    assert [each["state"] for each in state["ranks"]] == ["failed" if rank == 1 else "stopped" for rank in range(ranks)]
+    text = description.as_text(description.View(state, 0))
+    assert "only lost rank 1: " in text
+    assert not alive(run)
+
+
 def test_a_rank_that_ends_the_process_in_the_middle_has_not_ended_well() -> None:
     state = end_of(create(RunOptions(2), cell="import os\nos._exit(0)"))
-    assert (state["state"], state["error"]["rank"]) == ("failed", 0)
+    assert (state["state"], state["error"]["type"]) == ("failed", "Ended")
+    assert "os._exit() was called" in state["message"]
 
 
 @pytest.mark.parametrize(("how", "said"), [("stop", "The run was stopped."), ("interrupt", "The run was interrupted.")])
