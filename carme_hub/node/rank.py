@@ -47,6 +47,8 @@ PR_SET_CHILD_SUBREAPER = 36
 #: Slurm reports the end of a task later, and after those of ranks that only lost their connection to it.
 END_MARK = "\x1e[carme-rank] "
 CGROUPS = "/sys/fs/cgroup"
+#: A smaller pid is one of a new pid namespace; and the most pids that a rank skips in it.
+FIRST_PIDS, MOST_PIDS_SKIPPED = 16, 64
 
 
 def load(folder: str, name: str) -> Any:
@@ -99,8 +101,8 @@ def become(argv: List[str]) -> NoReturn:
             if signal.getsignal(number) == signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    if "PMIX_RANK" in os.environ:
-        fork_unique_pid(int(os.environ.get("SLURM_LOCALID", "0")))
+    if os.getpid() < FIRST_PIDS:
+        fork_unique_pid(pid_offset(os.environ))
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -108,11 +110,24 @@ def become(argv: List[str]) -> NoReturn:
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
+def pid_offset(environ: MutableMapping[str, str]) -> int:
+    """Return how many pids this rank is to skip: its number, that of its elastic worker, or its number on the node.
+
+    Each skipped pid costs a fork, so in a large run only the ranks of one node differ.
+    """
+    worker = re.match(r"w([0-9]+)-", environ.get("CARME_SLOT", ""))
+    if worker:
+        return min(int(worker.group(1)), MOST_PIDS_SKIPPED)
+    small = int(environ.get("SLURM_NTASKS", "1")) <= MOST_PIDS_SKIPPED
+    return int(environ.get("SLURM_PROCID" if small else "SLURM_LOCALID", "0"))
+
+
 def fork_unique_pid(local: int) -> None:
     """Continue in the ``local``-th child process, so that the ranks of this node have different pids.
 
-    Each container has its own pid namespace, so all ranks would have the same pid. Open MPI takes shared memory of a
-        process with its own pid for its own, and crashes (opal/mca/shmem/mmap, segment_attach).
+    A container with a pid namespace counts pids from 1, so all ranks would have the same pid. Open MPI takes shared
+    memory of a process with its own pid for its own, and crashes (opal/mca/shmem/mmap, segment_attach). TensorBoard's
+    SummaryWriter and torch's profiler name their files by host and pid, so ranks would write the same files.
     """
     for left in reversed(range(local)):
         child = os.fork()

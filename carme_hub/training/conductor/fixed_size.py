@@ -95,6 +95,7 @@ class FixedSizeRun(Conductor):
             kill_on_bad_exit=False,
         )
         # Where a companion was waited for, the deadline that was published first is wrong: the limit counts from here.
+        self.started = time.monotonic()  # so that what is published first stays true
         self.publish_deadline(self.deadline(self.allocation_of_ranks))
         self._handle = self.start_step(step, rank_of_task=lambda task: task)
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from carme_hub.training.rank import network, torch_store
+from carme_hub.training.rank.numbering import remove_slurm
 from carme_hub.training.rank.program import (
     Process,
     RankConfig,
@@ -73,7 +74,7 @@ def main(words: list[str]) -> int:
     number, local = parse_worker_name(name)
     places = json.loads((config.folder / "run.json").read_text())["places"]
     worker = WorkerClient(places["address"], places["port"], name)
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    node = os.environ.get("CARME_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     generation = os.environ.get("CARME_GENERATION")
     if config.backend != "horovod" and generation is None:
         set_environ(config, node, number, local)
@@ -107,6 +108,7 @@ def die_with_agent() -> None:
 
 def set_environ(config: RankConfig, node: str, number: int, local: int) -> str:
     """Set the environment that stays the same for this worker; return the interface to the other nodes."""
+    remove_slurm(os.environ)
     os.environ.update(common_environ(config))
     os.environ.update({"CARME_NODE": node, "CARME_LOCAL_RANK": "0", "CARME_LOCAL_SIZE": "1", "LOCAL_RANK": "0"})
     interface = network.interface_name(config.rendezvous_client)

@@ -7,7 +7,7 @@ and torch read the same from the environment, so srun alone starts processes, an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -24,7 +24,7 @@ class Rank:
     Attributes:
         number: from 0 to ``size`` - 1. local: its number on its node; local_size: ranks on its node.
         cross: earlier nodes that have a rank with the same local number; cross_size: all such nodes.
-        node: name of its node.
+        node: name of its node. node_number: of its node, from 0 to ``nodes`` - 1.
     """
 
     number: int
@@ -34,6 +34,8 @@ class Rank:
     cross: int
     cross_size: int
     node: str
+    node_number: int = 0
+    nodes: int = 1
 
     def for_horovod(self, address: str, port: int, *, timeout: int = 120, interface: str = "") -> dict[str, str]:
         """Return the variables of Horovod's gloo controller (horovod/common/gloo/gloo_context.cc).
@@ -61,21 +63,52 @@ class Rank:
             {"HOROVOD_GLOO_IFACE": interface} if interface else {}
         )
 
-    def for_torch(self, host: str, port: int) -> dict[str, str]:
-        """Return the variables of ``torch.distributed.init_process_group("env://")``, and those that torchrun adds.
+    def for_torch(self, host: str, port: int, run: str) -> dict[str, str]:
+        """Return the variables that torchrun sets, by which torch and the libraries on top of it know a launched rank.
+
+        Source: torch/distributed/elastic/agent/server/local_elastic_agent.py; NODE_RANK is that of Composer's launcher.
+        Where a part is missing, Lightning takes a rank for one of srun, and accelerate for a process alone.
 
         Args:
-            host: address of rank 0. port: of rank 0.
+            host: address of rank 0. port: of rank 0. run: its id.
         """
         values = {
             "RANK": self.number,
             "WORLD_SIZE": self.size,
             "LOCAL_RANK": self.local,
             "LOCAL_WORLD_SIZE": self.local_size,
+            "GROUP_RANK": self.node_number,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "NODE_RANK": self.node_number,
+            "ROLE_NAME": "default",
+            "ROLE_RANK": self.number,
+            "ROLE_WORLD_SIZE": self.size,
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
+            "TORCHELASTIC_RUN_ID": run,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+            # "True" would have every rank connect to a store of torchrun's agent, which does not exist here.
+            "TORCHELASTIC_USE_AGENT_STORE": False,
         }
         return {name: str(value) for name, value in values.items()}
+
+    def for_jax(self, host: str, port: int) -> dict[str, str]:
+        """Return the variables of ``jax.distributed.initialize()``: its coordinator, which only binds this address.
+
+        The numbers of a rank come by ``rank.jax``, since JAX reads no variables for them.
+        """
+        return {"JAX_COORDINATOR_ADDRESS": f"{host}:{port}", "JAX_COORDINATOR_BIND_ADDRESS": f"{host}:{port}"}
+
+
+#: What is left of Slurm's variables in a rank: those of a job array, by which the code of a sweep chooses its part.
+_KEPT = "SLURM_ARRAY_"
+
+
+def remove_slurm(environ: MutableMapping[str, str]) -> None:
+    """Remove Slurm's variables: a library that finds some of them takes the rank for a task of an srun of its own."""
+    for name in [name for name in environ if name.startswith(("SLURM", "SRUN_")) and not name.startswith(_KEPT)]:
+        del environ[name]
 
 
 def parse_tasks(text: str) -> tuple[int, ...]:
@@ -111,6 +144,8 @@ def rank_from_environ(environ: Mapping[str, str]) -> Rank:
         cross=sum(count > local for count in tasks[:node]),
         cross_size=sum(count > local for count in tasks),
         node=_required(environ, "SLURMD_NODENAME"),
+        node_number=node,
+        nodes=len(tasks),
     )
 
 

@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.run import results
-from carme_hub.training.run.messages import END, HELLO, MPI, ConductorUnreachable, RendezvousClient
+from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.templates import kernels
 
-from . import garbage, horovod, mpi, network, thread_exit, torch_store
+from . import garbage, horovod, jax, mpi, network, thread_exit, torch_store
+from .deadline import DEADLINE
 from .heartbeat import Heartbeat
-from .numbering import Rank, rank_from_environ
+from .numbering import Rank, rank_from_environ, remove_slurm
 
 #: Seconds for a rank's last report: of one that succeeded, whose last steps and scalars are to be kept, and of one that
 #: failed, which has reported its error already.
@@ -110,6 +111,8 @@ class Process:
             "port": network.free_port(),
         }
         self._client.put(HELLO, self.number, hello)
+        if ends := self._client.get(BROADCAST, "ends"):  # before the code's first line, and the same for all ranks
+            DEADLINE.set(float(ends["at"]))
         self._heartbeat.start()
         try:
             begin()
@@ -220,6 +223,8 @@ def _dump_pulled(names: Mapping[str, Any], config: RankConfig) -> bytes:
 
 def set_environ(config: RankConfig, place: Rank) -> None:
     """Set the variables that the code, Horovod and torch read, and select this rank's GPUs."""
+    if config.backend != "mpi":  # MPI may look at Slurm's variables
+        remove_slurm(os.environ)
     os.environ.update(common_environ(config))
     os.environ.update(
         {
@@ -289,9 +294,12 @@ def main(words: list[str]) -> int:
 
     def begin() -> None:
         set_environ(config, place)
-        os.environ.update(place.for_torch(*network.rank_zero_address(config.rendezvous_client, config.start_limit)))
+        zero = network.rank_zero_address(config.rendezvous_client, config.start_limit)
+        os.environ.update(place.for_torch(*zero, config.run) | place.for_jax(*zero))
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun
         torch_store.install(config.folder, step)
         horovod.install()
+        jax.install()
         if config.backend == "mpi":
             mpi.install(place.size, report_mpi)
 

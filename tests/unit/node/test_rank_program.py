@@ -94,15 +94,25 @@ def test_the_command_runs_with_the_plans_environment_and_what_a_rank_may_know(no
     assert node.left == []
 
 
-@pytest.mark.parametrize("local", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("environ", "offset"),
+    [
+        ({"PMIX_RANK": "9", "SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, 3),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0),
+        ({"SLURM_PROCID": "700", "SLURM_LOCALID": "1", "SLURM_NTASKS": "1000"}, 1),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "CARME_SLOT": "w2-0-0"}, 2),
+    ],
+)
 @pytest.mark.parametrize(("code", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
-def test_ranks_under_mpi_have_numbers_of_their_own(node: Node, local: int, code: str, status: int) -> None:
-    """In containers that count processes anew; Open MPI would take another's memory for its own."""
+def test_ranks_have_pids_of_their_own_in_containers_that_count_anew(
+    node: Node, environ: dict[str, str], offset: int, code: str, status: int
+) -> None:
+    """TensorBoard names files by them, and Open MPI would take another's memory for its own."""
     node.plan["argv"] = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--", *node.plan["argv"]]
-    node.plan["pass_env"].append("SLURM_LOCALID")
+    node.plan["pass_env"] += ["SLURM_LOCALID", "SLURM_NTASKS"]
     code = f"import os, sys; print(os.getpid(), flush=True); {code}"
-    found, out, _ = node.run(*python(code), PMIX_RANK="9", SLURM_LOCALID=str(local))
-    assert (found, int(out)) == (status, 2 + local)
+    found, out, _ = node.run(*python(code), **environ)
+    assert (found, int(out)) == (status, 2 + offset)
 
 
 def test_a_step_without_gpus_sees_none_also_where_devices_are_not_confined(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -341,6 +342,26 @@ def test_an_mpi_that_does_not_start_names_its_ranks(
         return
     assert state["message"].startswith("Rank 1 (on n2) did not start MPI within 3 s. All ranks wait in MPI_Init.")
     assert (state["error"]["rank"], state["error"]["type"]) == (1, "NotStarted")
+
+
+def test_the_time_that_is_left_is_known_from_the_first_line_on_and_the_same_for_all_ranks() -> None:
+    cell = "from carme_hub.training import here\nimport time\nprint(time.time() + here.time_left())\n"
+    run = create(RunOptions(3, seconds=600), cell=cell)
+    assert end_of(run)["state"] == "finished"
+    ends = [float(run.log(rank)) for rank in range(3)]
+    assert max(ends) - min(ends) < 0.01
+    assert ends[0] - run.state()["began"] == pytest.approx(600, abs=20)
+
+
+def test_a_rank_is_told_what_torchrun_tells_its_workers_and_nothing_of_slurm() -> None:
+    cell = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+    run = create(RunOptions(3, nodes=2), cell=cell)
+    assert end_of(run)["state"] == "finished"
+    seen = [json.loads(run.log(rank)) for rank in range(3)]
+    assert [each["GROUP_RANK"] for each in seen] == ["0", "0", "1"]
+    assert {each["TORCHELASTIC_RUN_ID"] for each in seen} == {run.id}
+    assert len({each["JAX_COORDINATOR_ADDRESS"] for each in seen}) == 1
+    assert [name for each in seen for name in each if name.startswith("SLURM")] == []
 
 
 def test_the_time_limit_ends_a_run() -> None:

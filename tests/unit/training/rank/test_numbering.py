@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.rank.numbering import NoStep, Rank, parse_tasks, rank_from_environ
+from carme_hub.training.rank.numbering import NoStep, Rank, parse_tasks, rank_from_environ, remove_slurm
 
 
 def environ(number: int, local: int, node: int, tasks: str = "2(x2),1") -> dict[str, str]:
@@ -23,8 +23,8 @@ def environ(number: int, local: int, node: int, tasks: str = "2(x2),1") -> dict[
 
 
 def test_the_last_task_of_an_uneven_step() -> None:
-    assert rank_from_environ(environ(4, 0, 2)) == Rank(4, 5, 0, 1, 2, 3, "node3")
-    assert rank_from_environ(environ(3, 1, 1)) == Rank(3, 5, 1, 2, 1, 2, "node2")
+    assert rank_from_environ(environ(4, 0, 2)) == Rank(4, 5, 0, 1, 2, 3, "node3", 2, 3)
+    assert rank_from_environ(environ(3, 1, 1)) == Rank(3, 5, 1, 2, 1, 2, "node2", 1, 3)
 
 
 def test_horovod_is_told_its_place_and_where_the_others_are() -> None:
@@ -35,15 +35,32 @@ def test_horovod_is_told_its_place_and_where_the_others_are() -> None:
     assert "HOROVOD_GLOO_IFACE" not in rank_from_environ(environ(0, 0, 0)).for_horovod("a", 1)
 
 
-def test_torch_is_told_its_place_and_where_rank_0_is() -> None:
-    assert rank_from_environ(environ(3, 1, 1)).for_torch("10.0.0.1", 29500) == {
+def test_a_rank_has_the_variables_that_torchrun_gives_its_workers() -> None:
+    assert rank_from_environ(environ(3, 1, 1)).for_torch("10.0.0.1", 29500, "run-1") == {
         "RANK": "3",
         "WORLD_SIZE": "5",
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "NODE_RANK": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "5",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "run-1",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def test_a_rank_keeps_no_variable_of_slurm_but_those_of_a_job_array() -> None:
+    mine = {"SLURM_ARRAY_TASK_ID": "7", "HOME": "/home/a", "MY_SLURM": "x"}
+    every = {**environ(3, 1, 1), "SLURM_NTASKS": "5", "SLURM_JOB_ID": "9", "SRUN_DEBUG": "3", **mine}
+    remove_slurm(every)
+    assert every == mine
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
