@@ -55,7 +55,8 @@ def run(
     Args:
         fn: a function of this notebook or of a module. args: its arguments, or a ``dict`` of named ones.
         kwargs: named arguments. n: ranks. limit: the most bytes of the arguments, and of each result.
-        options: as ``%%distributed``'s: ``nodes``, ``gpus_per_task``, ``backend``, ``elastic``, ``time``, ``name``.
+        options: as ``%%distributed``'s: ``nodes``, ``gpus_per_task``, ``backend``, ``elastic``, ``time``, ``name``,
+            ``env`` (names, or a ``dict`` with values), ``no_env``.
 
     Raises:
         RankFailed: a rank raised an error; it has that rank's traceback. RunFailed: the run ended in another way, such
@@ -156,7 +157,10 @@ def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
         word = f"--{name.replace('_', '-')}"
         if name in ("push", "pull", "dry_run", "requeue", "n"):
             raise CannotRun(f"{name}: {name} is for %%distributed; a function has arguments and a result.")
-        if value is True:
+        if name == "env":
+            named = [f"{key}={text}" for key, text in value.items()] if isinstance(value, Mapping) else value
+            words += [each for text in named for each in (word, str(text))]
+        elif value is True:
             words.append(word)
         elif value not in (None, False, "", 0) or (name == "gpus_per_task" and value == 0):
             text = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -28,6 +28,9 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
     --name NAME           name in distributed.runs()
     --push a,b            variables of this notebook that each rank gets
     --pull a,b            variables of rank 0 that this notebook gets at the end
+    --env NAME[=VALUE]    a variable of the environment that each rank gets; may be given several times. What you have
+                          set since the session began goes along by itself
+    --no-env              only what --env names goes along
     --detach              end the cell at once; the run continues, also when this kernel ends
   --dry-run             run nothing, and print a Slurm batch script that does the same
     --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),

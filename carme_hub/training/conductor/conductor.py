@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from carme_hub.training.run import messages
+from carme_hub.training.run import environment, messages
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.private_files import write_json
@@ -116,7 +116,8 @@ class Conductor:
                 traceback.print_exception(error)
                 end["message"] = f"{end['message']} Its resources could not be given back: {error}".strip()
             self.output.close()
-            (self.run.folder / "run.json").unlink(missing_ok=True)  # its secret is not needed any more
+            for name in ("run.json", environment.FILE):  # their secrets are not needed any more
+                (self.run.folder / name).unlink(missing_ok=True)
             self.state.close(**end, ended=time.time())
 
     def run_ranks(self) -> None:

@@ -137,6 +137,7 @@ def _train_options(options: RunOptions, placement: Placement) -> list[str]:
         words.append("--requeue")
     if options.pull:
         words.append(f"--pull {','.join(options.pull)}")
+    words += [f"--env {shlex.quote(each)}" for each in options.env]
     return words
 
 

@@ -17,6 +17,7 @@ from carme_hub.training.run.description import (
     RUN_COLUMNS,
     View,
     echo_text,
+    environment_text,
     failure,
     pluralize,
     progress,
@@ -108,6 +109,8 @@ def as_html(view: View) -> str:
         if number != view.front and view.lines.get(number):
             log = _boxed(rank_label(rank), log_html(view.lines[number]))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
+    if text := environment_text(view):
+        parts.append(f'<p class="carme-dim">{escape(text)}</p>')
     if view.folder:
         parts.append(f'<p class="carme-dim">All output is in <code>{escape(view.folder)}</code></p>')
     return "".join([*parts, "</div>"])

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carme_hub.training.run import results
+from carme_hub.training.run import environment, results
 from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.templates import kernels
@@ -34,6 +34,10 @@ from .numbering import Rank, rank_from_environ, remove_slurm
 #: Seconds for a rank's last report: of one that succeeded, whose last steps and scalars are to be kept, and of one that
 #: failed, which has reported its error already.
 END_TIMEOUT, FAILED_TIMEOUT = 15.0, 2.0
+
+
+#: Name of the run whose variables this process has.
+_ENVIRON_TAKEN = "CARME_ENVIRON"
 
 
 class NoGPU(RuntimeError):
@@ -274,11 +278,25 @@ def take_gpus(local: int, count: int, environ: os._Environ[str] | dict[str, str]
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
 
 
+def take_environ(folder: Path) -> None:
+    """Set the variables that go along with the run; start this interpreter again where it read some at its start."""
+    if os.environ.get(_ENVIRON_TAKEN) == folder.name:
+        return  # by this program before it started again, or by torch's agent above it
+    try:
+        values = {str(name): str(value) for name, value in json.loads((folder / environment.FILE).read_text()).items()}
+    except FileNotFoundError:  # the run was created by an older release
+        return
+    os.environ.update(values | {_ENVIRON_TAKEN: folder.name})
+    if any(name.startswith(environment.READ_AT_START) for name in values):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  the same program
+
+
 def start_rank(words: list[str]) -> tuple[RankConfig, str]:
     """Return a rank's configuration and the name of its step from its arguments; install what every rank needs."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent process ignores it
     config = RankConfig.read(Path(words[0]))
+    take_environ(config.folder)
     garbage.install()
     thread_exit.install()
     return config, words[1]

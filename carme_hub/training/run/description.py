@@ -191,6 +191,17 @@ def echo_text(view: View) -> str:
     return f"Rank{'s' if len(found) > 1 else ''} {who} only lost rank {error.get('rank')}: {kind}: {message}"
 
 
+def environment_text(view: View) -> str:
+    """Return which variables of the notebook or terminal its ranks have, and which they do not have; or ""."""
+    names = view.state.get("environ") or {}
+    parts = []
+    if found := names.get("forwarded"):
+        parts.append(f"With {join_words(found, 8)} from here")
+    if found := names.get("left_out"):
+        parts.append(f"Not forwarded to the ranks: {join_words(found, 8)}")
+    return "".join(f"{part}. " for part in parts).rstrip()
+
+
 def reason(view: View) -> str:
     """Return what the run waits for, or why it ended."""
     return failure(view) or str(view.state.get("message") or "")
@@ -264,6 +275,8 @@ def as_text(view: View) -> str:
     if more:
         parts.append(f"and {pluralize(more, 'rank')} more")
     parts += readable(view.lines.get(view.front, ()), FRONT_LINES)
+    if sentence := environment_text(view):
+        parts.append(sentence)
     if view.folder and len(view.ranks) > 1:
         parts.append(f"The output of the other ranks is in {view.folder}.")
     return "\n".join(parts)

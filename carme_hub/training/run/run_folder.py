@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import control, results
+from . import control, environment, results
 from .private_files import write, write_json
-from .run_options import RunOptions
+from .run_options import InvalidOptions, RunOptions
 
 #: States of a live run, and of one that has ended.
 LIVE = ("starting", "waiting", "running", "stopping")
@@ -271,10 +271,17 @@ def create(
         start_limit: seconds within which every rank must start.
 
     Raises:
-        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing.
+        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing. InvalidOptions: a
+            variable of ``--env`` is not set.
     """
+    try:
+        forwarded = environment.collect(options.env, only_named=options.no_env, before=environment.session_environ())
+    except ValueError as error:
+        raise InvalidOptions(f"--env: {error}") from None
+    asked = asdict(options) | {"env": [word.partition("=")[0] for word in options.env]}  # values may be secrets
     request: State = {
-        "asked": asdict(options),
+        "asked": asked,
+        "environ": forwarded.names(),
         "kind": "cell" if cell is not None else "script" if script is not None else "call",
         "args": list(args),
         "cwd": _cwd(),
@@ -299,6 +306,7 @@ def create(
         if text is not None:
             write(run.folder / name, text)
     run.logdir.mkdir(mode=0o700)
+    write_json(run.folder / environment.FILE, dict(forwarded.values))
     write_json(run.folder / "asked.json", request)
     write_json(run.folder / "state.json", initial_state(run.id, request))
     return run
@@ -322,6 +330,7 @@ def initial_state(id: str, request: State) -> State:
         "kind": request["kind"],
         "session": request["session"],
         "virtual": request.get("virtual", False),
+        "environ": request.get("environ", {}),
         "began": time.time(),
         "ended": 0.0,
         "gpu_seconds": 0,

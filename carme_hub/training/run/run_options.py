@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from .environment import split_assignment
+
 BACKENDS = ("horovod", "torchrun", "mpi")
 #: The most ranks of a run: a larger number is a typing error.
 MAX_RANKS = 4096
@@ -40,6 +42,8 @@ class RunOptions:
         detach: whether the cell ends at once. dry_run: whether a batch script is printed instead.
         requeue: whether Slurm is to run the batch job again when the code stopped because its time was nearly over.
         push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
+        env: variables of the environment that go along, ``NAME`` or ``NAME=VALUE``; a stored run has only the names.
+        no_env: whether no others go along.
     """
 
     ranks: int
@@ -54,6 +58,8 @@ class RunOptions:
     requeue: bool = False
     push: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    no_env: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
@@ -68,6 +74,11 @@ class RunOptions:
             raise InvalidOptions("--name: letters, digits, '.', '_' and '-', at most 48, the first a letter or digit.")
         if self.elastic is not None:
             self._check_elastic(*self.elastic)
+        for word in self.env:
+            try:
+                split_assignment(word)
+            except ValueError as error:
+                raise InvalidOptions(f"--env: {error}") from None
         if self.requeue and self.detach:
             raise InvalidOptions("--requeue needs the end of the run, so it cannot be detached. Leave --detach out.")
         if self.detach and self.pull:
@@ -90,7 +101,9 @@ class RunOptions:
 
 def from_json(arguments: Mapping[str, Any]) -> RunOptions:
     """Return the options from their JSON document (``dataclasses.asdict``)."""
-    lists = {name: tuple(arguments[name]) for name in ("push", "pull", "elastic") if arguments.get(name) is not None}
+    lists = {
+        name: tuple(arguments[name]) for name in ("push", "pull", "elastic", "env") if arguments.get(name) is not None
+    }
     return RunOptions(**{**arguments, **lists})
 
 
@@ -142,6 +155,8 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         requeue=arguments.requeue,
         push=parse_names(arguments.push, "--push"),
         pull=parse_names(arguments.pull, "--pull"),
+        env=tuple(arguments.env),
+        no_env=arguments.no_env,
     )
 
 
@@ -201,6 +216,8 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--name", default="")
     parser.add_argument("--push", default="", metavar="NAME,…")
     parser.add_argument("--pull", default="", metavar="NAME,…")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
+    parser.add_argument("--no-env", action="store_true")
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")

@@ -68,6 +68,31 @@ def test_variables_are_pushed_and_pulled(lab: Lab) -> None:
     lab.check("del big")
 
 
+def test_variables_of_the_kernel_go_along_and_a_rank_has_what_torchrun_gives(lab: Lab) -> None:
+    lab.check("%env NCCL_DEBUG=INFO\n%env PYTHONHASHSEED=7\nimport os; os.environ['LD_BIND_NOW'] = '1'")
+    code = (
+        "import json, os\n"
+        "names = ('NCCL_DEBUG', 'PYTHONHASHSEED', 'LD_BIND_NOW', 'OWN', 'GROUP_RANK', 'TORCHELASTIC_RUN_ID')\n"
+        "found = [{name: os.environ.get(name) for name in names}, os.getpid(), here.time_left(),\n"
+        "         [name for name in os.environ if name.startswith('SLURM') or 'TOKEN' in name]]\n"
+        "print(json.dumps(found))\n"
+    )
+    printed = lab.run(f"%%distributed -n 3 --gpus-per-task 0 --name env-{TAG} --env OWN=1\n" + HERE + code)
+    assert not printed.errors, printed.error
+    text = printed.shown[0]["text/plain"]
+    assert "Not forwarded to the ranks: LD_BIND_NOW" in text
+    found = [
+        json.loads(json.loads(lab.check(f"import json; print(json.dumps(distributed.log('env-{TAG}', {rank})))")))
+        for rank in range(3)
+    ]
+    own = {"NCCL_DEBUG": "INFO", "PYTHONHASHSEED": "7", "LD_BIND_NOW": None, "OWN": "1", "GROUP_RANK": "0"}
+    assert [each[0] for each in found] == [{**own, "TORCHELASTIC_RUN_ID": f"env-{TAG}"}] * 3
+    assert len({each[1] for each in found}) == 3, "ranks have the same pid"
+    assert all(0 < each[2] < 3600 for each in found), found
+    assert [each[3] for each in found] == [[]] * 3
+    lab.check("for name in ('NCCL_DEBUG', 'PYTHONHASHSEED', 'LD_BIND_NOW'): del os.environ[name]")
+
+
 def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) -> None:
     began = time.monotonic()
     code = "time.sleep(0.5)\nif here.rank == 1:\n    raise ValueError('no such batch')\ntime.sleep(60)\n"

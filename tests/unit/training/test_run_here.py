@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.run import control, description
+from carme_hub.training.run import control, description, environment
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
 from carme_hub.training.run.run_options import RunOptions
@@ -362,6 +362,33 @@ def test_a_rank_is_told_what_torchrun_tells_its_workers_and_nothing_of_slurm() -
     assert {each["TORCHELASTIC_RUN_ID"] for each in seen} == {run.id}
     assert len({each["JAX_COORDINATOR_ADDRESS"] for each in seen}) == 1
     assert [name for each in seen for name in each if name.startswith("SLURM")] == []
+
+
+def test_variables_that_go_along_are_set_before_python_begins_and_are_nowhere_on_a_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = dict(os.environ)
+    monkeypatch.setattr(environment, "session_environ", lambda: before)
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    cell = "import os, subprocess, sys\nprint(os.environ['WANDB_API_KEY'], os.environ['OWN'], hash('carme'))\n"
+    cell += "print(subprocess.run(['ps', '-eo', 'args'], capture_output=True, text=True).stdout, file=sys.stderr)\n"
+    run = create(RunOptions(2, env=("OWN=1",)), cell=cell)
+    assert (run.folder / environment.FILE).stat().st_mode & 0o777 == 0o600
+    told = end_of(run)
+    assert told["environ"] == {"forwarded": ["OWN", "PYTHONHASHSEED", "WANDB_API_KEY"], "left_out": ["LD_LIBRARY_PATH"]}
+    expected = subprocess.run(
+        [sys.executable, "-c", "print(hash('carme'))"], env={"PYTHONHASHSEED": "7"}, capture_output=True, check=True
+    ).stdout.decode()
+    for rank in range(2):
+        first, *processes = run.log(rank).splitlines(keepends=True)
+        assert first == f"s3cret 1 {expected}"
+        assert not any("s3cret" in line for line in processes)
+    assert not (run.folder / environment.FILE).exists()
+    assert "s3cret" not in "".join(path.read_text() for path in run.folder.glob("*.json"))
+    text = description.as_text(description.View(told, 0))
+    assert "With OWN, PYTHONHASHSEED and WANDB_API_KEY from here. Not forwarded to the ranks: LD_LIBRARY_PATH." in text
 
 
 def test_the_time_limit_ends_a_run() -> None:
