@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import importlib.machinery
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -30,13 +32,15 @@ from .here import OUT_OF_TIME
 from .magic import with_backend
 
 TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its arguments]
+carme-hub train -n RANKS [options] [--all] -m package.module [its arguments]
+carme-hub train -n RANKS [options] [--all] -- command [its arguments]
 
-Run a script as RANKS processes, on the GPUs of this session or, where it has too few, of a companion job. The output
-of rank 0 is printed here, that of the others is kept in files; --all prints all lines, each with its rank before it.
-The options are those of %%distributed: --nodes N, --gpus-per-task N, --backend torchrun|horovod|mpi,
---elastic FEWEST:MOST, --time 30m, --name NAME, --env NAME[=VALUE], --no-env, --detach, --dry-run, --requeue. What you
-have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends all ranks. Exit
-status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
+Run a script, a module or any command as RANKS processes, on the GPUs of this session or, where it has too few, of a
+companion job. The output of rank 0 is printed here, that of the others is kept in files; --all prints all lines, each
+with its rank before it. The options are those of %%distributed: --nodes N, --gpus-per-task N,
+--backend torchrun|horovod|mpi, --elastic FEWEST:MOST, --time 30m, --name NAME, --env NAME[=VALUE], --no-env, --detach,
+--dry-run, --requeue. What you have exported since the session began goes along to the ranks, unless you write --no-env.
+Ctrl-C ends all ranks. Exit status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
 """
 #: Options of the command alone; a batch script passes a cell with the last two.
 OWN: dict[str, dict[str, Any]] = {
@@ -112,13 +116,36 @@ def _what(options: RunOptions, own: argparse.Namespace, program: list[str]) -> d
     if own.cell:
         push = base64.decodebytes(Path(own.push_file).read_bytes()) if own.push_file else b""
         return {"cell": Path(own.cell).read_text(), "push": results.load_variables(push) if push else None}
-    if not program:
-        raise CannotRun("Which script? carme-hub train -n 4 script.py")
-    if not Path(program[0]).expanduser().is_file():
-        raise CannotRun(f"There is no script {program[0]}.")
     if options.push or options.pull:
         raise CannotRun("--push and --pull work on notebook variables; a script has files and arguments.")
-    return {"script": program[0], "args": program[1:]}
+    return program_of(program)
+
+
+def program_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return what ranks run for ``script.py …``, ``-m package.module …`` or any command; see ``run_folder.create``.
+
+    Raises:
+        CannotRun: there is none.
+    """
+    if not words or list(words) == ["-m"]:
+        raise CannotRun("Which script? carme-hub train -n 4 script.py, -m package.module, or any command")
+    first, *args = words
+    if first == "-m":
+        name, *args = args
+        if not _has_module(name.partition(".")[0]):
+            raise CannotRun(f"There is no module {name} here: neither in {Path.cwd()} nor installed.")
+        return {"module": name, "args": args}
+    path = Path(first).expanduser()
+    if path.is_file() and (path.suffix in (".py", ".pyw") or not os.access(path, os.X_OK)):
+        return {"script": first, "args": args}
+    if path.is_file() or ("/" not in first and shutil.which(first)):
+        return {"command": str(path.resolve()) if path.is_file() else first, "args": args}
+    raise CannotRun(f"There is no script {first}." if "/" in first or "." in first else f"There is no command {first}.")
+
+
+def _has_module(name: str) -> bool:
+    """Return whether a module can be found as ``python -m`` does it: the current folder comes first."""
+    return importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd()), *sys.path]) is not None
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

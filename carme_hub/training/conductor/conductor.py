@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from carme_hub.training.run import environment, messages
+from carme_hub.training.run import environment, messages, results
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.private_files import write_json
@@ -107,6 +107,7 @@ class Conductor:
                     self._end_steps()
                     self.state.refresh_ranks(self.rendezvous)
                     self.record_ends(end)
+                    end["message"] = " ".join(filter(None, [end["message"], *results.problems(self.run.folder)][:4]))
         except BaseException as error:  # noqa: BLE001  the same
             end = self._outcome_of(error)
         finally:

@@ -78,9 +78,9 @@ def batch_script(
             words.append('--push-file "$work/push.base64"')
         lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
     else:
-        path = Path(program[0]).expanduser().resolve()
         lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
-        words += map(shlex.quote, [str(path), *program[1:]])
+        path = Path(program[0]).expanduser()
+        words += map(shlex.quote, [str(path.resolve()), *program[1:]] if path.is_file() else program)
     lines.append(f'"$python" -m carme_hub.training.command train {" ".join(words)}')
     return "\n".join(lines) + "\n"
 

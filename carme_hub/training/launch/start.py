@@ -39,6 +39,7 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
     if options.pull:
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
+        _runs.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
         if price := price_of(options):
             say(price)
         run = _runs.create(options, **code)

@@ -11,19 +11,18 @@ import importlib
 import io
 import json
 import os
-import pickle
 import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from carme_hub.training.run import environment, results
 from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, ConductorUnreachable, RendezvousClient
-from carme_hub.training.run.private_files import write, write_json
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
 from . import garbage, horovod, jax, mpi, network, thread_exit, torch_store
@@ -40,6 +39,18 @@ END_TIMEOUT, FAILED_TIMEOUT = 15.0, 2.0
 _ENVIRON_TAKEN = "CARME_ENVIRON"
 
 
+class CommandMissing(RuntimeError):
+    """The program of a run cannot be started."""
+
+
+class CommandFailed(RuntimeError):
+    """The program of a run ended with an error; ``code`` is its status, 128 + n for signal n."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class NoGPU(RuntimeError):
     """The job gave this rank fewer GPUs than it needs."""
 
@@ -49,7 +60,8 @@ class RankConfig:
     """The configuration of a rank from ``Conductor.write_run_config``; unknown fields are ignored.
 
     Attributes:
-        folder: of the run. kind: "cell", "script" or "call". path: folders of the notebook's modules.
+        folder: of the run. kind: "cell", "script", "module", "command" or "call". path: folders of the notebook's
+            modules.
         address, port: of the rendezvous, with its secret. limit: the most bytes of a result.
         start_limit: seconds for all ranks to start.
     """
@@ -70,6 +82,8 @@ class RankConfig:
     path: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
     script: str = ""
+    module: str = ""
+    command: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> RankConfig:
@@ -148,7 +162,8 @@ class Process:
         self._heartbeat.stop(FAILED_TIMEOUT)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(error.code & 255 or 1 if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+        code = error.code if isinstance(error, (SystemExit, CommandFailed)) else 1
+        os._exit(code & 255 or 1 if isinstance(code, int) else 1)
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
@@ -187,21 +202,47 @@ def run_code(config: RankConfig, number: int) -> None:
     if config.kind == "call":
         fn, args, kwargs = results.load((config.folder / "call.pkl").read_bytes(), "The function")
         found = fn(*args, **kwargs)
-        write(config.folder / f"result-{number}.pkl", dump_result(found, number, config.limit))
+        path = config.folder / f"result-{number}.pkl"
+        results.save_result(path, found, f"What rank {number} returned", config.limit)
     elif config.kind == "script":
         sys.argv = [config.script, *config.args]
         _execute(Path(config.script), {})
+    elif config.kind == "module":
+        import runpy  # imported here, as subprocess below: most ranks need neither, and start 10 ms earlier
+
+        sys.argv = ["", *config.args]
+        runpy.run_module(config.module, run_name="__main__", alter_sys=True)
+    elif config.kind == "command":
+        run_command([config.command, *config.args])
     else:
         sys.argv = [""]
         push = config.folder / "push.pkl"
         names = _execute(config.folder / "cell.py", results.load_variables(push.read_bytes()) if push.exists() else {})
         if config.pull and number == 0:
-            write(config.folder / "result-0.pkl", _dump_pulled(names, config))
+            found = {name: names[name] for name in config.pull if name in names}
+            missing = [name for name in config.pull if name not in names]
+            results.save_pulled(config.folder / "result-0.pkl", found, missing, config.limit)
 
 
-def dump_result(value: Any, number: int, limit: int) -> bytes:
-    """Pickle the result of a rank's function; errors as ``results.dump``."""
-    return results.dump(value, f"What rank {number} returned", limit)
+def run_command(argv: Sequence[str]) -> None:
+    """Run a program that need not be Python, with this rank's environment.
+
+    Raises:
+        CommandFailed: it ended with another status than 0. CommandMissing: it cannot be started.
+    """
+    import subprocess
+
+    # Slurm sends signals to the program too. USR1 would end this process, and a handler is reset in the program.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with subprocess.Popen(argv) as process:
+            status = process.wait()
+    except OSError as error:
+        raise CommandMissing(f"{argv[0]} cannot be started: {error.strerror}.") from None
+    if status < 0:
+        raise CommandFailed(f"{argv[0]} was killed by {signal.Signals(-status).name}", 128 - status)
+    if status:
+        raise CommandFailed(f"{argv[0]} ended with exit status {status}", status)
 
 
 def _execute(path: Path, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,15 +252,6 @@ def _execute(path: Path, names: Mapping[str, Any]) -> dict[str, Any]:
     sys.modules["__main__"] = main
     exec(compile(path.read_bytes(), str(path), "exec"), main.__dict__)  # noqa: S102  this is what a rank is for
     return main.__dict__
-
-
-def _dump_pulled(names: Mapping[str, Any], config: RankConfig) -> bytes:
-    missing = [name for name in config.pull if name not in names]
-    if missing:
-        raise NameError(f"--pull {','.join(missing)}: the code has no such variable.")
-    return pickle.dumps(
-        results.Pulled(results.dump_variables({name: names[name] for name in config.pull}, config.limit))
-    )
 
 
 # -- environment ------------------------------------------------------------------------------------------------------

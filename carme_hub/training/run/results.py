@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from .failures import CannotRun
+from .private_files import write
 
 #: The most bytes of pushed variables, and of the result of one rank; larger data belongs in a file.
 LIMIT = 256 << 20
+#: The most bytes that pickle adds to pulled variables.
+_OVERHEAD = 1 << 16
 
 
 class Rejected(CannotRun, ValueError):
@@ -45,6 +49,14 @@ def dump(value: Any, what: str, limit: int = LIMIT) -> bytes:
     Raises:
         Rejected: it cannot be pickled, or is larger.
     """
+    text = _pickle(value, what)
+    if len(text) > limit:
+        sizes = f"{format_size(len(text))}; the limit is {format_size(limit)}"
+        raise Rejected(f"{what} has {sizes}. Keep it in a file, and push its path.")
+    return text
+
+
+def _pickle(value: Any, what: str) -> bytes:
     require_cloudpickle()
     import cloudpickle  # imported here: scripts need no cloudpickle
 
@@ -55,9 +67,6 @@ def dump(value: Any, what: str, limit: int = LIMIT) -> bytes:
         raise Rejected(
             f"{what} cannot be pickled: {reason}. Create it in each rank from values that can be pickled."
         ) from error
-    if len(text) > limit:
-        sizes = f"{format_size(len(text))}; the limit is {format_size(limit)}"
-        raise Rejected(f"{what} has {sizes}. Keep it in a file, and push its path.")
     return text
 
 
@@ -102,20 +111,111 @@ def load(text: bytes, what: str) -> Any:
         raise Rejected(f"{what} cannot be unpickled: {type(error).__name__}: {error}.{lacks}") from error
 
 
-def read_result(path: Path) -> Any:
+def read_result(path: Path, limit: int | None = None) -> Any:
     """Return the result of a rank.
 
+    Args:
+        limit: the most bytes, None = any size.
+
     Raises:
-        NoResult: there is none. Rejected: it cannot be unpickled here.
+        NoResult: there is none. Rejected: it is larger, or cannot be unpickled here.
     """
     try:
+        if limit is not None and path.stat().st_size > limit + _OVERHEAD:
+            raise Rejected(
+                f"{path.name} has {format_size(path.stat().st_size)}; the limit is {format_size(limit)}. "
+                f"{_how_to_read(path)}"
+            )
         text = path.read_bytes()
     except FileNotFoundError:
+        if why := _read_text(_problem_file(path)):
+            raise NoResult(why) from None
         raise NoResult(f"There is no {path.name} in {path.parent}: the rank failed, or has not ended yet.") from None
     found = load(text, f"What is in {path.name}")
     if isinstance(found, Pulled):
         return load_variables(found.text)
     return found
+
+
+def save_result(path: Path, value: Any, what: str, limit: int) -> None:
+    """Write the result of a rank; a value that does not suit costs nothing but itself: a file beside it says why.
+
+    Args:
+        path: ``result-<rank>.pkl`` in the run's folder. what: names the value. limit: the most bytes that are returned.
+    """
+    try:
+        text = _pickle(value, what)
+        _write_result(path, text)
+        if len(text) > limit:
+            sizes = f"{format_size(len(text))}; the limit is {format_size(limit)}"
+            _say_problem(path, f"{what} has {sizes}. It is in {path}. {_how_to_read(path)}")
+    except Rejected as error:
+        _say_problem(path, f"{error}")
+    except OSError as error:
+        _say_problem(path, f"{what} cannot be written: {error.strerror or error}.")
+
+
+def save_pulled(path: Path, values: Mapping[str, Any], missing: Sequence[str], limit: int) -> None:
+    """Write the variables of ``--pull``; each that does not suit is left out, in a file of its own if it is too large.
+
+    Args:
+        path: as of ``save_result``. missing: names that the code did not set. limit: the most bytes of all together.
+    """
+    texts: dict[str, bytes] = {}
+    problems = [f"The code has no variable {name}, so --pull cannot fetch it." for name in missing]
+    for name, value in values.items():
+        what = f"The variable {name}"
+        try:
+            text = _pickle(value, what)
+            if sum(map(len, texts.values())) + len(text) <= limit:
+                texts[name] = text
+                continue
+            own = path.with_name(f"pulled-{name}.pkl")
+            write(own, text)
+            size = f"{format_size(len(text))}; --pull fetches {format_size(limit)} in all"
+            problems.append(f"{what} has {size}. It is in {own}: pickle.load reads it.")
+        except Rejected as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{what} cannot be written: {error.strerror or error}.")
+    try:
+        _write_result(path, pickle.dumps(Pulled(pickle.dumps(texts))))
+    except OSError as error:
+        problems.append(f"The variables cannot be written: {error.strerror or error}.")
+    if problems:
+        _say_problem(path, " ".join(problems))
+
+
+def problems(folder: Path) -> list[str]:
+    """Return what could not be returned or fetched, of all ranks of a run."""
+    return [text for path in sorted(folder.glob("result-*.txt")) if (text := _read_text(path))]
+
+
+def _write_result(path: Path, text: bytes) -> None:
+    write(path, text)
+    _problem_file(path).unlink(missing_ok=True)
+
+
+def _problem_file(path: Path) -> Path:
+    return path.with_suffix(".txt")
+
+
+def _say_problem(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk; the rank's log has it too
+        write(_problem_file(path), text.encode())
+    print(f"[carme] {text}", file=sys.stderr)  # noqa: T201  the rank's own log
+
+
+def _how_to_read(path: Path) -> str:
+    rank = path.stem.removeprefix("result-")
+    return f"Run.load({path.parent.name!r}).result({rank}, any_size=True) reads it here."
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 class Pulled:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import control, environment, results
+from . import code_check, control, environment, results
 from .private_files import write, write_json
 from .run_options import InvalidOptions, RunOptions
 
@@ -125,13 +125,17 @@ class Run:
         found = (path.stem.removeprefix("result-") for path in self.folder.glob("result-*.pkl"))
         return sorted(int(each) for each in found if each.isdigit())
 
-    def result(self, rank: int = 0) -> Any:
+    def result(self, rank: int = 0, *, any_size: bool = False) -> Any:
         """Return the result of a rank, or the variables of ``--pull`` as a ``dict``.
 
+        Args:
+            any_size: whether it may be larger than the limit of the run.
+
         Raises:
-            results.NoResult: there is none. results.Rejected: it cannot be unpickled here.
+            results.NoResult: there is none. results.Rejected: it is larger, or cannot be unpickled here.
         """
-        return results.read_result(self.folder / f"result-{rank}.pkl")
+        limit = None if any_size else self.request()["limit"]
+        return results.read_result(self.folder / f"result-{rank}.pkl", limit)
 
     def error(self, rank: int) -> State | None:
         """Return the error of one rank: rank, node, type, message and traceback."""
@@ -255,34 +259,39 @@ def create(
     *,
     cell: str | None = None,
     script: str | None = None,
+    module: str | None = None,
+    command: str | None = None,
     args: Sequence[str] = (),
     call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | None = None,
     push: Mapping[str, Any] | None = None,
     limit: int = results.LIMIT,
     start_limit: float = 120.0,
 ) -> Run:
-    """Create the folder of a run, which ``launch`` starts. Exactly one of ``cell``, ``script`` and ``call`` is given.
+    """Create the folder of a run, which ``launch`` starts. It runs exactly one of what can be given.
 
     Args:
-        options: of the run. cell: code. script: path of a program, with its ``args``; ``""`` = none.
+        options: of the run. cell: code. script: path of a Python program, module: name of one, as for ``python -m``,
+            command: any program, by its path or found in PATH; each of the three with its ``args``.
         call: a function with its positional and named arguments; each rank's result is kept.
         push: variables that each rank gets before its code runs; for ``cell`` only.
         limit: the most bytes of what is pushed, and of a rank's result.
         start_limit: seconds within which every rank must start.
 
     Raises:
-        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing. InvalidOptions: a
-            variable of ``--env`` is not set.
+        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing, or the code is no
+            Python. InvalidOptions: a variable of ``--env`` is not set.
     """
+    check_code(cell, script)
     try:
         forwarded = environment.collect(options.env, only_named=options.no_env, before=environment.session_environ())
     except ValueError as error:
         raise InvalidOptions(f"--env: {error}") from None
     asked = asdict(options) | {"env": [word.partition("=")[0] for word in options.env]}  # values may be secrets
+    kinds = {"cell": cell, "script": script, "module": module, "command": command}
     request: State = {
         "asked": asked,
         "environ": forwarded.names(),
-        "kind": "cell" if cell is not None else "script" if script is not None else "call",
+        "kind": next((kind for kind, code in kinds.items() if code is not None), "call"),
         "args": list(args),
         "cwd": _cwd(),
         "path": [each for each in sys.path if each],
@@ -296,6 +305,7 @@ def create(
         request["script"] = str(Path(script).expanduser().resolve())
         if not Path(request["script"]).is_file():
             raise NoRun(f"There is no script {script}.")
+    request |= {kind: code for kind, code in kinds.items() if kind in ("module", "command") and code is not None}
     # Checks that may fail come before the folder exists.
     pushed = results.dump_variables(push, limit) if push else None
     called = results.dump(call, "the function with its arguments", limit) if call is not None else None
@@ -310,6 +320,23 @@ def create(
     write_json(run.folder / "asked.json", request)
     write_json(run.folder / "state.json", initial_state(run.id, request))
     return run
+
+
+def check_code(cell: str | None, script: str | None) -> None:
+    """Check that a cell, or a script that is Python, can be compiled.
+
+    Raises:
+        NoRun: it cannot; the message names the line.
+    """
+    try:
+        if cell is not None:
+            code_check.check_cell(cell)
+        elif script is not None:
+            code_check.check_script(Path(script).expanduser())
+    except code_check.CodeError as error:
+        raise NoRun(str(error)) from None
+    except OSError as error:
+        raise NoRun(f"{script} cannot be read: {error.strerror}.") from None
 
 
 def _cwd() -> str:

@@ -23,6 +23,8 @@ MAX_RANKS = 4096
 MAX_ELASTIC_RANKS = 192
 _DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+#: Options without a value.
+_FLAGS = ("--detach", "--dry-run", "--requeue", "--no-env")
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
 
 
@@ -130,15 +132,22 @@ def parse_with_program(
 ) -> tuple[RunOptions, list[str], argparse.Namespace]:
     """Parse ``-n 4 --nodes 2 script.py --its own``; return the options, and the program with its arguments.
 
+    The program begins at the first word that is neither an option nor its value, at ``-m``, or after ``--``.
+
     Args:
         own: further options, as ``add_argument`` takes them; the third item of the result has their values.
     """
     parser = _parser("carme-hub train")
     for name, how in own.items():
         parser.add_argument(name, **how)
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py ...")
-    arguments = parser.parse_args(words)
-    return _from_arguments(arguments), list(arguments.program), arguments
+    flags = {*_FLAGS, *(name for name, how in own.items() if how.get("action") == "store_true")}
+    border = 0
+    while border < len(words) and words[border].startswith("-") and words[border] not in ("-m", "--"):
+        alone = words[border] in flags or "=" in words[border] or (words[border][:2] == "-n" != words[border])
+        border += 1 if alone else 2
+    arguments = parser.parse_args(words[:border])
+    program = list(words[border:])
+    return _from_arguments(arguments), program[1:] if program[:1] == ["--"] else program, arguments
 
 
 def _from_arguments(arguments: argparse.Namespace) -> RunOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.run import control, description, environment
+from carme_hub.training.run import control, description, environment, results
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
 from carme_hub.training.run.run_options import RunOptions
@@ -112,6 +113,48 @@ def test_a_script_with_words_and_modules_beside_it(home: Path) -> None:
     run = create(RunOptions(1), script="train.py", args=["--lr", "0.1"])
     assert end_of(run)["state"] == "finished"
     assert run.log() == "['--lr', '0.1'] 5\n"
+
+
+def test_a_module_runs_as_python_runs_it(home: Path) -> None:
+    (home / "package").mkdir()
+    (home / "package" / "__init__.py").touch()
+    (home / "package" / "beside.py").write_text("value = 5\n")
+    code = "import sys\nfrom .beside import value\nprint(__name__, sys.argv[1:], value)\n"
+    (home / "package" / "train.py").write_text(code)
+    run = create(RunOptions(2), module="package.train", args=["--lr", "1"])
+    assert end_of(run)["state"] == "finished"
+    assert [run.log(rank) for rank in range(2)] == ["__main__ ['--lr', '1'] 5\n"] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "status"),
+    [
+        ("exit 0", "", 0),
+        ("exit 7", "/bin/sh ended with exit status 7", 7),
+        ("kill -SEGV $$", "/bin/sh was killed by SIGSEGV", 139),
+    ],
+)
+def test_any_command_runs_with_the_environment_of_a_rank(code: str, said: str, status: int) -> None:
+    run = create(RunOptions(2), command="/bin/sh", args=["-c", f'echo "$RANK of $WORLD_SIZE"; {code}'])
+    state = end_of(run)
+    if not status:
+        assert state["state"] == "finished"
+        assert [run.log(rank) for rank in range(2)] == ["0 of 2\n", "1 of 2\n"]
+        return
+    assert run.log(state["error"]["rank"]).startswith(f"{state['error']['rank']} of 2\n")
+    assert state["error"]["type"].endswith("CommandFailed")
+    assert state["error"]["message"] == said
+    assert state["ranks"][state["error"]["rank"]]["exit"] == status
+
+
+def test_a_command_that_is_told_to_stop_leaves_nothing() -> None:
+    run = create(RunOptions(2, detach=True), command="/bin/sh", args=["-c", "echo on; sleep 60"])
+    with conducted(run):
+        wait(run, lambda _: run.log(0) and run.log(1))
+        began = time.monotonic()
+        assert run.stop()["state"] == "interrupted"
+        assert time.monotonic() - began < 5
+        assert not alive(run)
 
 
 def test_the_first_error_comes_first_and_ends_all_ranks() -> None:
@@ -427,11 +470,37 @@ def test_each_rank_has_gpus_of_its_own() -> None:
     assert [run.log(0), run.log(1)] == ["0,1\n", "2,3\n"]
 
 
-def test_a_program_that_is_too_large_to_return_is_named() -> None:
-    run = create(RunOptions(1, pull=("big",)), cell="big = bytes(2000)\n", limit=1000)
+def test_variables_that_cannot_be_fetched_cost_nothing_but_themselves() -> None:
+    cell = "import threading\nbig, fine, lock = bytes(2000), 7, threading.Lock()\n"
+    run = create(RunOptions(1, pull=("big", "fine", "lock", "gone")), cell=cell, limit=1000)
     state = end_of(run)
-    assert state["error"]["type"].endswith("Rejected")
-    assert "The variable big has 2,0" in state["error"]["message"]
+    assert (state["state"], state["error"]) == ("finished", None)
+    assert run.result(0) == {"fine": 7}
+    assert pickle.loads((run.folder / "pulled-big.pkl").read_bytes()) == bytes(2000)
+    assert f"The variable big has {len(pickle.dumps(bytes(2000))):,} bytes; --pull fetches" in state["message"]
+    assert f"It is in {run.folder}/pulled-big.pkl" in state["message"]
+    assert "The variable lock cannot be pickled" in state["message"]
+    assert "The code has no variable gone" in state["message"]
+
+
+def test_a_result_that_is_too_large_stays_in_the_folder_and_one_that_cannot_be_kept_is_said() -> None:
+    def train() -> object:
+        import threading
+
+        from carme_hub.training import here
+
+        return bytes(200_000) if here.rank == 0 else threading.Lock()
+
+    run = create(RunOptions(2), call=(train, (), {}), limit=100_000)
+    state = end_of(run)
+    assert (state["state"], state["error"]) == ("finished", None)
+    assert f"What rank 0 returned has {len(pickle.dumps(bytes(200_000))):,} bytes" in state["message"]
+    assert "What rank 1 returned cannot be pickled" in state["message"]
+    with pytest.raises(results.Rejected, match=r"result\(0, any_size=True\) reads it here"):
+        run.result(0)
+    assert run.result(0, any_size=True) == bytes(200_000)
+    with pytest.raises(results.NoResult, match="What rank 1 returned cannot be pickled"):
+        run.result(1)
 
 
 def test_twenty_runs_at_once_do_not_collide() -> None:

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_json, parse_duration, parse_line
+from carme_hub.training.run.run_options import (
+    InvalidOptions,
+    RunOptions,
+    from_json,
+    parse_duration,
+    parse_line,
+    parse_with_program,
+)
 
 
 def test_the_line_of_the_documentation() -> None:
@@ -19,6 +26,36 @@ def test_the_line_of_the_documentation() -> None:
     assert parse_line(line) == RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
     assert parse_line("-n 2 --detach --dry-run") == RunOptions(2, detach=True, dry_run=True)
     assert parse_line("-n 2 --pull 'history, model,history'").pull == ("history", "model")
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        ("-n 4 train.py --name x", ["train.py", "--name", "x"]),
+        ("-n4 --name=a --detach train.py", ["train.py"]),
+        ("-n 4 --name a --all --env A=1 --env B -m package.train -n 9", ["-m", "package.train", "-n", "9"]),
+        ("-n 4 --detach -- ./program -m x", ["./program", "-m", "x"]),
+        ("-n 4 -- -strange", ["-strange"]),
+        ("-n 4", []),
+    ],
+)
+def test_the_program_begins_behind_the_options(words: str, program: list[str]) -> None:
+    options, found, own = parse_with_program(words.split(), {"--all": {"action": "store_true"}})
+    assert (options.ranks, found) == (4, program)
+    assert own.all is ("--all" in words)
+    assert options.name == ("a" if "name" in words.partition("train")[0] else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-n 2 --env LD_PRELOAD=x", "--env: LD_PRELOAD cannot go along: it changes how programs are loaded"),
+        ("-n 2 --env '1 x'", "--env: '1 x' is not the name of a variable"),
+    ],
+)
+def test_a_variable_that_cannot_go_along_is_refused(line: str, said: str) -> None:
+    with pytest.raises(InvalidOptions, match=re.escape(said)):
+        parse_line(line)
 
 
 def test_a_file_gives_back_what_was_asked_for() -> None:
