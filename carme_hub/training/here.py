@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from carme_hub.training.rank import devices as _devices
 from carme_hub.training.rank import thread_exit
 from carme_hub.training.rank.deadline import DEADLINE
 from carme_hub.training.rank.progress import PROGRESS
@@ -59,12 +60,12 @@ def __getattr__(name: str) -> Any:
 
 
 def device() -> str:
-    """Return this rank's device for torch: "cuda:0", the first of its GPUs, or "cpu"."""
+    """Return this rank's device for torch: the first of its GPUs, such as "cuda:1", or "cpu"."""
     with contextlib.suppress(ImportError):
         import torch
 
         if torch.cuda.is_available():
-            return "cuda:0"
+            return f"cuda:{(_devices.own_devices() or [0])[0]}"
     return "cpu"
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from carme_hub.training.rank import network, torch_store
+from carme_hub.training.rank.devices import take_gpus
 from carme_hub.training.rank.numbering import remove_slurm
 from carme_hub.training.rank.program import (
     Process,
@@ -25,7 +26,6 @@ from carme_hub.training.rank.program import (
     run_code,
     share_processors,
     start_rank,
-    take_gpus,
 )
 from carme_hub.training.run.messages import BROADCAST
 

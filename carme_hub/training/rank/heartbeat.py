@@ -11,6 +11,7 @@ from typing import Any
 from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
 
 from . import deadline
+from .devices import own_names
 from .progress import PROGRESS
 
 #: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
@@ -100,7 +101,7 @@ class Usage:
     def _found(self) -> list[Any]:
         if self._devices is None:
             self._devices = []
-            names = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+            names = own_names()
             try:
                 import pynvml
 

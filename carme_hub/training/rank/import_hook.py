@@ -25,8 +25,9 @@ class _Finder:
         """Return the spec of the hooked module; None for every other module."""
         if name != self._name:
             return None
-        for other in sys.meta_path:
-            find = None if other is self else getattr(other, "find_spec", None)
+        # Only the finders behind this one: two hooks for one module would ask each other for ever.
+        for other in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(other, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
                 loader = spec.loader

@@ -11,6 +11,7 @@ import os
 from types import ModuleType
 from typing import Any
 
+from .devices import own_devices
 from .import_hook import after_import
 
 MODULE = "jax._src.clusters"
@@ -47,8 +48,10 @@ def add_cluster(module: ModuleType) -> None:
             return int(os.environ["CARME_RANK"])
 
         @classmethod
-        def get_local_process_id(cls) -> None:
-            return None  # CUDA_VISIBLE_DEVICES has the rank's own GPUs only, so it uses all that it sees
+        def get_local_process_id(cls) -> int | None:
+            # JAX before 0.5 does not read JAX_LOCAL_DEVICE_IDS, and knows only ranks of one GPU each.
+            own = own_devices()
+            return own[0] if len(own) == 1 else None
 
     kinds = base._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(CarmeCluster)))

@@ -25,7 +25,7 @@ from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, Conducto
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
-from . import garbage, horovod, jax, mpi, network, thread_exit, torch_store
+from . import devices, garbage, horovod, jax, mpi, network, thread_exit, torch_store
 from .deadline import DEADLINE
 from .heartbeat import Heartbeat
 from .numbering import Rank, rank_from_environ, remove_slurm
@@ -49,10 +49,6 @@ class CommandFailed(RuntimeError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
-
-
-class NoGPU(RuntimeError):
-    """The job gave this rank fewer GPUs than it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +274,7 @@ def set_environ(config: RankConfig, place: Rank) -> None:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     if config.backend != "mpi":  # with MPI, Horovod gets its ranks from MPI
         os.environ.update(place.for_horovod(config.address, config.port, interface=interface))
-    take_gpus(place.local, config.gpus_per_task)
+    devices.select_gpus(place.local, config.gpus_per_task)
 
 
 def share_processors(among: int) -> None:
@@ -290,24 +286,6 @@ def share_processors(among: int) -> None:
 def common_environ(config: RankConfig) -> dict[str, str]:
     """Return the variables that are the same for all ranks of a run."""
     return {"CARME_RUN": config.run, "CARME_RUN_FOLDER": str(config.folder), "CARME_LOGDIR": config.logdir}
-
-
-def take_gpus(local: int, count: int, environ: os._Environ[str] | dict[str, str] = os.environ) -> None:
-    """Select this rank's GPUs among those of the step on this node: the ``local``-th ``count`` of them.
-
-    Raises:
-        NoGPU: there are fewer.
-    """
-    if not count:
-        return
-    found = [each for each in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    mine = found[local * count : (local + 1) * count]
-    if len(mine) < count:
-        raise NoGPU(
-            f"This rank should have {count} GPUs, as number {local} of its node, but the step has {len(found)} there. "
-            "Use fewer ranks, or --gpus-per-task 0."
-        )
-    environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
 
 
 def take_environ(folder: Path) -> None:

@@ -73,7 +73,7 @@ import os, torch, horovod.torch as hvd
 from carme_hub.training import here
 
 hvd.init()
-gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+gpus = os.environ.get("CARME_DEVICES", "none")
 total = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum, name="total").item()
 print(total, hvd.size(), hvd.local_rank(), hvd.cross_rank(), here.node, gpus)
 """

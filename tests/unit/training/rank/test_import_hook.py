@@ -52,6 +52,15 @@ def put(folder: Path, name: str, text: str) -> None:
     importlib.invalidate_caches()
 
 
+def test_two_hooks_for_one_module_are_both_called(modules: Path) -> None:
+    called: list[str] = []
+    after_import("looked_at", lambda _: called.append("first"))
+    after_import("looked_at", lambda _: called.append("second"))
+    put(modules, "looked_at", "VALUE = 1\n")
+    assert importlib.import_module("looked_at").VALUE == 1
+    assert called == ["first", "second"]
+
+
 def test_a_module_is_looked_at_once_after_it_has_been_executed(modules: Path) -> None:
     seen: list[ModuleType] = []
     after_import("looked_at", seen.append)

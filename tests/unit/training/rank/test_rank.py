@@ -10,24 +10,9 @@ from types import ModuleType
 import pytest
 
 from carme_hub.training.rank import network, program, torch_store
-from carme_hub.training.rank.program import NoGPU, RankConfig, describe_error, take_gpus
+from carme_hub.training.rank.program import RankConfig, describe_error
 from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, read_message
 from carme_hub.training.run.rendezvous import Rendezvous
-
-
-def test_each_rank_of_a_node_takes_the_next_gpus() -> None:
-    for local, mine in enumerate(("4,5", "6,7")):
-        environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
-        take_gpus(local, 2, environ)
-        assert environ == {"CUDA_VISIBLE_DEVICES": mine}
-
-
-def test_a_rank_without_its_gpus_says_so() -> None:
-    with pytest.raises(NoGPU, match="should have 2 GPUs, as number 1 of its node, but the step has 3 there"):
-        take_gpus(1, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
-    environ: dict[str, str] = {}
-    take_gpus(0, 0, environ)
-    assert environ == {}
 
 
 def test_a_rank_and_its_conductor_hear_each_other() -> None:
