@@ -8,23 +8,23 @@ commit. An error of the code ends the run, as with a fixed number of ranks.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
 
-from carme_hub.training.conductor.cause import is_consequence
 from carme_hub.training.conductor.conductor import Conductor, Failed, error_entry
 from carme_hub.training.conductor.step import start_in_thread
-from carme_hub.training.run import messages
+from carme_hub.training.run import messages, results
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import MAX_ELASTIC_RANKS
-from carme_hub.training.run.run_state import COMPANION_ENDED, NEW_RANK, add_reason
+from carme_hub.training.run.run_state import NEW_RANK
 from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
+from .losses import Losses, how_step_ended
+from .notices import Notices
+from .rank_changes import RankChanges
 from .rendezvous import ElasticRendezvous
 from .resize import RunCompanions
 from .worker import sharing_key, worker_name
@@ -35,8 +35,11 @@ POLL_INTERVAL, BEAT_INTERVAL = 0.1, 0.4
 #: Seconds for a worker to leave; before the end of its companion, when it is told to leave; until a lost worker is
 #: restarted, and one that Slurm did not start; and for which a worker may be silent while others wait for it.
 LEAVE_TIMEOUT, LEAVE_BEFORE_END, RESTART_DELAY, SLURM_RETRY_DELAY, SILENCE_LIMIT = 15.0, 30.0, 3.0, 10.0, 60.0
-#: Starts of a worker's number, and errors that follow from the loss of a worker before they count as failures.
-MAX_STARTS, MAX_CONSEQUENCES = 4, 3
+#: Starts of a worker's number.
+MAX_STARTS = 4
+#: Seconds for which the message about a rank that was given back is shown, between two checks of who shares the GPUs,
+#: and for which a run with too few ranks waits for somebody to add some.
+GIVEN_BACK_SECONDS, SHARING_INTERVAL, TOO_FEW_LIMIT = 60.0, 30.0, 600.0
 
 
 class ElasticRun(Conductor):
@@ -47,15 +50,15 @@ class ElasticRun(Conductor):
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
         self._workers, self._lock = Workers(), threading.RLock()
-        self._all_requested, self._add_lock = False, threading.Lock()  # the lock is held while ranks are added
+        self._all_requested = False
         self._done = False  # whether a worker has finished the training
         self._ranks: dict[int, int] = {}  # ranks of the workers that finished, by number
         self._failed_starts: dict[int, int] = {}  # starts that failed because of Slurm, by number
-        self._consequences: list[State] = []  # errors that follow from a loss, since the last change
+        self._losses = Losses()
         self._ranked_names: list[str] = []  # workers of the newest generation
-        self._last_state, self._message = State(), ""
-        self._unexplained: dict[str, str] = {}  # messages about lost companions, until the hub explains them
-        self._last_refresh = 0.0
+        self._last_state, self._notices = State(), Notices()
+        self._last_refresh = self._last_sharing = 0.0
+        self._generation_seen = 0
         self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
         self._companions = RunCompanions(self._workers, self._lock, broker, run.id, self.request["key"])
         self.ops["resize"] = self._resize
@@ -67,18 +70,29 @@ class ElasticRun(Conductor):
         nodes = own.nodes[: options.nodes or len(own.nodes)]
         self._workers.slots = session_slots(nodes, own.gpus, gpus, options.ranks)
         with ElasticRendezvous(own.address, *self._limits) as meeting:
-            self._gpus, self._membership = gpus, meeting.membership
+            self._gpus, self._membership, self._meeting = gpus, meeting.membership, meeting
             self.write_run_config(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
             self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
             self._companions.cpus = cpus_per_slot(own.cpus, len(nodes), len(self._workers.slots))
+            self._changes = RankChanges(
+                self._workers,
+                self._membership,
+                self._companions,
+                self._notices,
+                self.state,
+                self._lock,
+                self._limits,
+                self._minutes,
+            )
             for slot in self._workers.slots[: options.ranks]:
                 self._workers.to_start.append((0.0, self._workers.free_number(), slot))
-            self._message = sharing_message(self.run, own.gpus, own.gpus) if gpus and self._workers.to_start else ""
+            self._say_sharing()
             if more := options.ranks - len(self._workers.to_start):
                 self._request_missing(more)
             self._all_requested = True
             self._watch()
-            self._keep_results()
+            if self.request["kind"] == "call":
+                results.number_by_rank(self.run.folder, self._ranks)
 
     def finish(self) -> None:
         """Give all companions back."""
@@ -91,6 +105,7 @@ class ElasticRun(Conductor):
         while True:
             self.check()
             self._read_results()
+            self._read_deaths()
             self._start_due_workers()
             with self._lock:
                 for member in list(self._workers.members.values()):
@@ -98,15 +113,16 @@ class ElasticRun(Conductor):
                         self._ended(member)
                 self._end_late_workers()
                 for id, why in self._companions.explained().items():
-                    self._message = add_reason(self._message, self._unexplained.pop(id, self._message), why)
+                    self._notices.explain_companion(id, why)
                 for why in self._companions.ended_unused():
                     how = f": {why}" if why else ""
-                    self._message = f"{self._message} A companion ended before it ran{how}.".strip()
+                    self._notices.say("unused", f"A companion ended before it ran{how}.")
                 left, nobody = len(self._workers.members), not self._workers.numbers()
             if not left and self._done:
                 return
             if not left and nobody:
                 raise self._all_lost()
+            self._check_too_few()
             self._update_state()
             self.stopping.wait(POLL_INTERVAL)
 
@@ -126,15 +142,27 @@ class ElasticRun(Conductor):
 
     def _failed(self, member: Worker, error: State) -> None:
         """Raise an error, unless it only follows from the loss of another worker."""
-        self._consequences.append(error)
-        limit = MAX_CONSEQUENCES * (len(self._workers.members) + 1)
-        if not is_consequence(error) or len(self._consequences) > limit:
+        if not self._losses.follows(error, member.number, len(self._workers.members)):
             self.state.update_rank(member.number, state="failed")
             where = f"rank {self.state.rank_label(member.number)} on {member.slot.node}"
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
         self.rendezvous.delete(messages.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
         self.state.update_rank(member.number, state="running")  # torch continues; with Horovod the process ends now
+
+    def _read_deaths(self) -> None:
+        """Process what torch's agents report of a process below them that ended without a report of its own."""
+        for name, how in self._losses.deaths(self._meeting, self._read_results):
+            member = self._workers.members.get(name)
+            if member is None or member.leaving or self._done:
+                continue
+            if self._losses.count_death(member.number) < MAX_STARTS:  # its agent starts it again
+                self._lose(member, how, again=True)
+                continue
+            with self._lock:
+                self._workers.starts[member.number] = MAX_STARTS + self._failed_starts.get(member.number, 0)
+                member.handle.stop()
+                self._ended(member, how)
 
     def _end_training(self) -> None:
         """Admit no more workers: the others are finishing too."""
@@ -144,8 +172,12 @@ class ElasticRun(Conductor):
             with self._lock:
                 self._workers.to_start.clear()
 
-    def _ended(self, member: Worker) -> None:
-        """Process the end of a worker's step."""
+    def _ended(self, member: Worker, how: str = "") -> None:
+        """Process the end of a worker's step.
+
+        Args:
+            how: it ended, where that is known.
+        """
         self._read_results()  # its report may have arrived meanwhile
         del self._workers.members[member.name]
         end = messages.read_message(self.rendezvous, messages.END, member.number)
@@ -155,26 +187,31 @@ class ElasticRun(Conductor):
             self.state.update_rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
                 why = ": the time of its companion is nearly over" if member.out_of_time else ""
-                self._message = f"{self._rank_on_node(member)} was given back{why}."
+                text = f"{self._rank_on_node(member)} was given back{why}."
+                self._notices.say(("rank", member.number), text, GIVEN_BACK_SECONDS)
                 self.state.update_rank(member.number, place=-1)
         else:
-            self._lost(member)
+            self._lost(member, how)
         if member.slot.companion and self._workers.is_empty(member.slot.companion):
             self._companions.give_back(member.slot.companion)
 
-    def _lost(self, member: Worker) -> None:
-        failed, lines = member.handle.failed_tasks, member.handle.messages
-        how = failed[0][1] if failed else lines[-1] if lines else "it ended"
-        self._message = f"{self._rank_on_node(member)} was lost ({how}); the others continue."
-        self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
-        self._consequences.clear()
+    def _lost(self, member: Worker, how: str) -> None:
         starts = self._workers.starts[member.number] - self._failed_starts.get(member.number, 0)
-        if not self._done and starts < MAX_STARTS:
+        again = not self._done and starts < MAX_STARTS
+        self._lose(member, how or how_step_ended(member.handle), again=again)
+        self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
+        if again:
             self._workers.to_start.append((time.monotonic() + RESTART_DELAY, member.number, member.slot))
 
+    def _lose(self, member: Worker, how: str, *, again: bool) -> None:
+        """Announce that a rank was lost, and how it ended, until it trains again."""
+        who = self._rank_on_node(member)
+        self._losses.record(member.number, member.slot.node, f"{who} {how}.")
+        self._notices.lost(member.number, f"{who} was lost: it {how}", again, 0 if self._done else MAX_STARTS)
+
     def _all_lost(self) -> Failed:
-        message = f"No rank is left. {self._message}".strip()
-        return Failed(message, [error_entry(None, "", "AllLost", message), *self._consequences][-1])
+        message = f"No rank is left. {self._notices.text()}".strip()
+        return Failed(message, [error_entry(None, "", "AllLost", message), *self._losses.consequences][-1])
 
     def _rank_on_node(self, member: Worker) -> str:
         return f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
@@ -207,13 +244,12 @@ class ElasticRun(Conductor):
                         self._membership.leave(member.name)
                 elif isinstance(problem, NotReady):  # time limit, preempted, or given back from outside
                     if slot.companion and self._workers.is_empty(slot.companion):
-                        self._unexplained[slot.companion] = self._message
-                        self._message = f"{self._message} {COMPANION_ENDED}.".strip()
+                        self._notices.companion_ended(slot.companion, self.state.rank_label(number))
                         self._companions.mark_lost(slot.companion)
                 elif not self._workers.members:
                     raise Failed(str(problem)) from problem
                 elif wanted:  # the others continue
-                    self._message = f"Rank {number} could not be started ({problem}); retrying."
+                    self._notices.say(("rank", number), f"Rank {number} could not be started ({problem}); retrying.")
                     self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
                     self._workers.to_start.append((time.monotonic() + SLURM_RETRY_DELAY, number, slot))
 
@@ -275,19 +311,13 @@ class ElasticRun(Conductor):
 
     def _resize(self, request: State) -> State:
         """Handle a request for more or fewer ranks."""
-        change, (fewest, most) = int(request["change"]), self._limits
-        if not change:
-            raise RequestRefused("0 changes nothing: give the number of ranks to add, like +2, or to remove, like -1.")
         if self._done or not self._all_requested:
             raise RequestRefused("The run is starting or ending.")
-        # Two requests at once must not exceed the limit together.
-        with self._add_lock if change > 0 else contextlib.nullcontext():
-            with self._lock:
-                now, free = len(self._workers.numbers()), len(self._workers.free_slots())
-            if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
-                counts = f"The run has {now} ranks, pending ones included"
-                raise RequestRefused(f"{counts}; --elastic {fewest}:{most} does not allow {now + change}.")
-            message = self._remove_ranks(-change) if change < 0 else self._add_with_price(change, max(0, change - free))
+        try:
+            message = self._changes.change(int(request["change"]))
+        except RequestRefused:
+            self._last_state = {}  # so that the message is written again
+            raise
         return {"message": message, "ranks": len(self._workers.numbers())}
 
     def _request_missing(self, count: int) -> None:
@@ -295,59 +325,12 @@ class ElasticRun(Conductor):
         few = len(self._workers.to_start) < self._limits[0]
         self.state.update(state="waiting", message="Asking the hub for more GPUs.")
         try:
-            message = self._add(count, self.check if few else None)
+            message = self._changes.add(count, self.check if few else None)
         except RequestRefused as error:
             if len(self._workers.to_start) < self._limits[0]:
                 raise Failed(str(error)) from error
             message = str(error)
-        self._message = f"{self._message} {message}".strip()
-
-    def _add_with_price(self, count: int, companions: int) -> str:
-        price, before = self._companions.price(companions, self._minutes), self._message
-        if price:  # followers see it before anything is requested
-            self._message = price
-            self.state.update(message=price)
-        try:
-            return f"{price} {self._add(count)}".strip()
-        except RequestRefused:
-            self._message, self._last_state = before, {}  # so that the message is written again
-            raise
-
-    def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
-        with self._lock:
-            free = self._workers.free_slots()[:count]
-            for slot in free:
-                number = self._workers.free_number()
-                self._workers.starts.setdefault(number, 0)
-                self._workers.to_start.append((0.0, number, slot))
-        try:
-            opened = self._companions.open(count - len(free), self._minutes, check)
-        except RequestRefused as error:
-            if not free:
-                raise
-            opened = f"No companions: {error}"
-        own = f"{len(free)} in the session's own job. " if free else ""
-        return f"{own}{opened}".strip()
-
-    def _remove_ranks(self, count: int) -> str:
-        with self._lock:
-            waiting, leaving = self._workers.choose_leaving(count)
-            for companion in waiting:
-                self._companions.give_back(companion.id)
-            withdrawn = len(waiting) + self._workers.withdraw(count - len(waiting))
-            leaving = leaving[: count - withdrawn]
-            for companion in [each for each in self._workers.companions.values() if each.number < 0]:
-                if self._workers.is_empty(companion.id):  # its worker was about to be restarted
-                    self._companions.give_back(companion.id)
-            for member in leaving:
-                member.leaving = time.monotonic()
-                self._membership.leave(member.name)
-        named = ", ".join(self.state.rank_label(each.number) for each in leaving)
-        parts = [f"{withdrawn} withdrawn before their start."] if withdrawn else []
-        parts += [f"Rank {named} leaves at the next commit."] if leaving else []
-        if kept := sum(not each.slot.companion for each in leaving):
-            parts.append(f"{kept} of them used the session's own GPUs, which stay in the session.")
-        return " ".join(parts)
+        self._notices.say("request", message)
 
     # -- the state -----------------------------------------------------------------------------------------------------
 
@@ -357,8 +340,9 @@ class ElasticRun(Conductor):
             members = list(self._workers.members.values())
             waiting = [each for each in self._workers.companions.values() if each.allocation is None]
             companions = sorted(self._workers.companions)
+            self._drop_old_notices(bool(waiting))
         missing, begun = self._membership.missing, self._membership.generation > 0
-        message = self._message
+        message = self._notices.text()
         if missing:
             more = "1 more rank" if missing == 1 else f"{missing} more ranks"
             message = f"{message} Waiting for {more}: the run continues with {self._membership.fewest}.".strip()
@@ -381,18 +365,34 @@ class ElasticRun(Conductor):
             together = sorted(name for name, rank in ranks.items() if rank >= 0)
             if together != self._ranked_names:
                 self._ranked_names = together
-                self._consequences.clear()
+                self._losses.consequences.clear()
         if time.monotonic() > self._last_refresh + BEAT_INTERVAL:
             self._last_refresh = time.monotonic()
             self.state.refresh_ranks(self.rendezvous)
 
-    def _keep_results(self) -> None:
-        """Store the result of each worker under the rank that it had at the end."""
-        found = {}
-        for number, rank in self._ranks.items():
-            path = self.run.folder / f"result-{number}.pkl"
-            if self.request["kind"] == "call" and rank >= 0 and path.exists():
-                found[rank] = path.rename(path.with_name(f".result-{rank}"))
-        for rank, path in found.items():
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(path.with_name(f"result-{rank}.pkl"))
+    def _drop_old_notices(self, waiting: bool) -> None:
+        """Take away what is not true any more; the lock is held."""
+        if not waiting:
+            self._notices.drop("request")
+        if self._membership.generation != self._generation_seen:
+            self._generation_seen, ranks = self._membership.generation, self._membership.ranks()
+            for member in self._workers.members.values():
+                if ranks.get(member.name, -1) >= 0 and not member.leaving:
+                    self._notices.drop(("rank", member.number))
+        if time.monotonic() > self._last_sharing + SHARING_INTERVAL:
+            self._say_sharing()
+
+    def _say_sharing(self) -> None:
+        """Say which other runs of the session use the same GPUs."""
+        self._last_sharing, own = time.monotonic(), self.allocation
+        used = self._gpus and (self._workers.to_start or self._workers.count_in_session())
+        self._notices.say("sharing", sharing_message(self.run, own.gpus, own.gpus) if used else "")
+
+    def _check_too_few(self) -> None:
+        """Fail where too few ranks are left, nothing more is to come, and nobody adds some."""
+        fewest, minutes = self._limits[0], TOO_FEW_LIMIT / 60
+        with self._lock:
+            few = len(self._workers.numbers()) < fewest and self._membership.missing > 0
+        if loss := self._losses.too_few(few, TOO_FEW_LIMIT):
+            text = f"{loss.text} Fewer than {fewest} ranks were left, and nobody added any for {minutes:.0f} minutes."
+            raise Failed(text, error_entry(loss.number, loss.node, "Ended", text, self.last_lines(loss.number)))

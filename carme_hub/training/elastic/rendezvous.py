@@ -6,6 +6,7 @@ occupies no thread for long. Messages of Horovod's workers to its driver are ign
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import asdict
@@ -17,6 +18,8 @@ from .membership import Assignment, Membership
 
 #: Scopes: the assignment of ``worker:generation``, and the generation for which ``worker`` has to come back.
 ASSIGNMENT, NEWS = "carme-place", "carme-news"
+#: Scope: how the process below torch's agent ended, by ``worker:generation``.
+DIED = "carme-died"
 #: Horovod's C++ asks for ``host:local rank`` when it restarts (horovod/common/gloo/gloo_context.cc).
 RANK_AND_SIZE = "rank_and_size"
 #: Seconds after which a worker repeats its request, and after which it gives up on a silent conductor.
@@ -90,6 +93,18 @@ class WorkerClient:
             if answer is not None:
                 self.assignment = Assignment(**answer)
                 return self.assignment
+
+    def report_death(self, number: int, status: int) -> None:
+        """Report that the process of this worker ended with an error.
+
+        Args:
+            number: of the worker. status: negative for a signal, as subprocess has it.
+        """
+        generation = self.assignment.generation
+        with contextlib.suppress(ConductorUnreachable):  # it is gone, and ends this worker too
+            self._client.put(
+                DIED, f"{self.name}:{generation}", {"exit": status, "number": number, "generation": generation}
+            )
 
     def next_generation(self) -> int:
         """Return the generation for which this worker has to come back; 0 = none, or no answer."""

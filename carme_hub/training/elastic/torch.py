@@ -45,11 +45,12 @@ def environ_of(assignment: Assignment) -> dict[str, str]:
     }
 
 
-def run(worker: WorkerClient, folder: Path, argv: Sequence[str]) -> int:
+def run(worker: WorkerClient, number: int, folder: Path, argv: Sequence[str]) -> int:
     """Run the agent of one worker until the training has ended or the worker is released; return an exit status.
 
     Args:
-        folder: of this run's shared files, which only the user can read. argv: of the worker's process.
+        number: of the worker. folder: of this run's shared files, which only the user can read.
+        argv: of the worker's process.
     """
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"  # one worker each: the agents have nothing to agree on
     from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -67,7 +68,13 @@ def run(worker: WorkerClient, folder: Path, argv: Sequence[str]) -> int:
     )
 
     class Agent(LocalElasticAgent):  # type: ignore[misc]  # torch is not where this is checked
-        """Does not wait for other agents at the end, which would wait in vain for a lost one."""
+        """Reports a process that ended, and does not wait for other agents, which would wait in vain for a lost one."""
+
+        def _monitor_workers(self, group: Any) -> Any:
+            found = super()._monitor_workers(group)
+            if found.is_failed() and found.failures:
+                worker.report_death(number, next(iter(found.failures.values())).exitcode)
+            return found
 
         def _exit_barrier(self) -> None:
             pass  # the conductor tells all agents when a worker has finished

@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
     if config.backend != "horovod" and generation is None:
         set_environ(config, node, number, local)
         os.environ["CARME_AGENT"] = str(os.getpid())
-        return torch.run(worker, store_folder(config), [*COMMAND, *sys.argv[1:3]])
+        return torch.run(worker, number, store_folder(config), [*COMMAND, *sys.argv[1:3]])
 
     def begin() -> NoReturn:
         if generation is not None:

@@ -143,7 +143,9 @@ class Process:
     def _fail(self, error: BaseException) -> None:
         """Report an error and end the process, without waiting for threads or libraries."""
         found = describe_error(error)
-        report = {"rank": self.number, "node": self.node, **found}
+        report: dict[str, Any] = {"rank": self.number, "node": self.node, **found}
+        if generation := os.environ.get("CARME_GENERATION"):  # of an elastic run with torch
+            report["generation"] = int(generation)
         for line in (found["traceback"].rstrip(), f"[carme] rank {self.number} on {self.node} failed"):
             print(line, file=sys.stderr)  # noqa: T201  the rank's own log
         try:

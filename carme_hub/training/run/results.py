@@ -186,6 +186,24 @@ def save_pulled(path: Path, values: Mapping[str, Any], missing: Sequence[str], l
         _say_problem(path, " ".join(problems))
 
 
+def number_by_rank(folder: Path, ranks: Mapping[int, int]) -> None:
+    """Rename the results of an elastic run's workers by the ranks that they had at the end.
+
+    Args:
+        folder: of the run. ranks: by the number of the worker; -1 = it had none.
+    """
+    found = {}
+    for number, rank in ranks.items():
+        for path in (folder / f"result-{number}.pkl", folder / f"result-{number}.txt"):
+            if rank >= 0 and path.exists():
+                found[path.with_name(f"result-{rank}{path.suffix}")] = path.rename(
+                    path.with_name(f".result-{rank}{path.suffix}")
+                )
+    for path, aside in found.items():
+        with contextlib.suppress(FileNotFoundError):
+            aside.rename(path)
+
+
 def problems(folder: Path) -> list[str]:
     """Return what could not be returned or fetched, of all ranks of a run."""
     return [text for path in sorted(folder.glob("result-*.txt")) if (text := _read_text(path))]

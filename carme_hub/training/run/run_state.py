@@ -189,18 +189,3 @@ def _state_of_failure(end: State) -> str:
     # Stopping a run raises KeyboardInterrupt in every rank; that is no failure.
     error = end.get("error") or {}
     return "stopped" if str(error.get("type")).rpartition(".")[2] == "KeyboardInterrupt" else "failed"
-
-
-#: The message about a lost companion before the hub explains it.
-COMPANION_ENDED = "Its companion has ended"
-
-
-def add_reason(news: str, before: str, why: str) -> str:
-    """Add the hub's reason for the end of a companion to a message; keep what was added to the message since.
-
-    Args:
-        before: the message when the companion was lost, without ``COMPANION_ENDED``.
-    """
-    if news in (before, f"{before} {COMPANION_ENDED}.".strip()):
-        return f"{before} {COMPANION_ENDED}: {why}.".strip()
-    return f"{news} A companion has ended: {why}."

@@ -99,7 +99,7 @@ def time_is_over(story: RunWithCompanion) -> None:
         story.until("that it is missed", lambda state: "was lost" in state["message"], 30)
     finally:
         hub.start()
-    story.goes_on_without("Rank 2 on", "was lost", "companion has ended: the time limit was reached")
+    story.goes_on_without("Rank 2 on", "was lost", "companion of rank 2 has ended: the time limit was reached")
     assert "time limit" in story.end_reason()
     assert story.ledger_entries()["charge"] == -story.seconds()
 
@@ -112,7 +112,7 @@ def is_preempted(story: RunWithCompanion) -> None:
     try:
         cluster.wait_job(urgent, "RUNNING", within=30)
         assert cluster.job_state(story.job) == "PREEMPTED"
-        story.goes_on_without("Rank 2 on", "was lost", "companion has ended: a job with a higher priority")
+        story.goes_on_without("Rank 2 on", "was lost", "companion of rank 2 has ended: a job with a higher priority")
     finally:
         cluster.run("scancel", str(urgent))
     assert "higher priority" in story.end_reason()

@@ -204,12 +204,33 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
 
     story.kill("w1-0-")
     lost = re.compile(r"Rank (1|0 \(log 1\)) on \S+ was lost")  # who of the two came first is rank 0
-    story.until("that it is missed", lambda state: lost.match(state["message"]))
+    story.until("that it is missed", lambda state: lost.search(state["message"]))
     story.goes_on(2)
     state = story.check_samples()
     assert state["generation"] >= 5
     wait_for(lambda: story.jobs() == before, 30, "no companion to be left")
     assert lab.steps() == []
+
+
+def test_a_process_of_torch_that_always_dies_is_announced_and_given_up_under_its_own_name(lab: Lab) -> None:
+    cell = (
+        "import os, time\n"
+        "if os.environ['CARME_SLOT'].startswith('w1-'):\n"
+        "    time.sleep(1); os.kill(os.getpid(), 9)\n"
+        "for _ in range(300):\n"
+        "    time.sleep(0.1)\n"
+        "    if os.path.exists(os.path.join(os.environ['CARME_RUN_FOLDER'], 'enough')): break\n"
+    )
+    story = Story(lab)
+    story.begin("torchrun", cell, ranks=2, elastic=(1, 2), gpus_per_task=0)
+    who = r"Rank (1|0 \(log 1\)) on \S+ was lost: it was killed by SIGKILL[^.]*; "
+    story.until("the announcement", lambda state: re.search(who + "it is started again", state["message"]))
+    given_up = who + "the others continue; it was started 4 times, and is not again"
+    state = story.until("that it is given up", lambda state: re.search(given_up, state["message"]))
+    assert state["generation"] <= 5, state
+    assert [each["state"] for each in state["ranks"] if each["rank"] == 1] == ["failed"]
+    lab.check("(run.folder / 'enough').touch()")
+    story.until("the end", lambda state: state["state"] == "finished", 60)
 
 
 @pytest.mark.parametrize(("backend", "name"), [("horovod", "elastic-horovod"), ("torchrun", "elastic-torch")])

@@ -201,7 +201,7 @@ def test_grow_give_back_and_lose_one_and_every_step_is_taken() -> None:
         story.broker.steps["w1-0-0"].signal("KILL")
         # Who came first of the two is rank 0.
         said = story.until(lambda state: "lost" in state["message"])["message"]
-        assert re.match(r"Rank (1|0 \(log 1\)) on n2 was lost", said)
+        assert re.search(r"Rank (1|0 \(log 1\)) on n2 was lost: it was killed by SIGKILL", said)
         story.until(lambda _: "w1-1-0" in story.broker.steps)
         (story.run.folder / "enough").touch()
         state = story.end()
@@ -269,7 +269,7 @@ def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.Monkey
         companion = story.grown()
         story.hub.ended.add(companion)
         story.broker.steps["w2-0-0"].signal("TERM")
-        said = "Its companion has ended: a job with a higher priority took the place."
+        said = "The companion of rank 2 has ended: a job with a higher priority took the place."
         state = story.until(lambda state: said in state["message"])
         assert state["message"].startswith("Rank 2 on c0 was lost")
         assert state["companions"] == []
@@ -283,7 +283,7 @@ def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monke
         story.grown()
         story.broker.suspended = True
         story.broker.steps["w2-0-0"].signal("TERM")
-        story.until(lambda state: "Its companion has ended." in state["message"])
+        story.until(lambda state: "The companion of rank 2 has ended." in state["message"])
         story.until(lambda _: story.hub.closed == list(story.hub.opened))
 
 
@@ -293,7 +293,7 @@ def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monk
         companion = story.grown()
         story.hub.away = story.broker.suspended = True
         story.broker.steps["w2-0-0"].signal("TERM")
-        story.until(lambda state: "Its companion has ended." in state["message"])
+        story.until(lambda state: "The companion of rank 2 has ended." in state["message"])
         time.sleep(3.5)
         looks, story.hub.away = story.hub.looks, False
         story.until(lambda _: story.hub.looks > looks + 1)  # it comes back, and knows a moment later
