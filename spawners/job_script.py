@@ -147,15 +147,27 @@ def tls_paths(folder: str) -> dict[str, str]:
     return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
 
 
-def render(session: str, owner: Owner, request: Request, image: Image, server: Server, site: Site) -> JobSpec:
+def packages_folder(owner: Owner, session: str) -> str:
+    """Return the folder of the packages that people install in a session; its ranks and companions see it too."""
+    return f"{session_folder(owner, session)}/packages"
+
+
+def render(
+    session: str, owner: Owner, request: Request, image: Image, server: Server, site: Site, packages: str = ""
+) -> JobSpec:
     """Return the job of a session.
+
+    Args:
+        packages: folder of packages that are installed in the session; default: its own.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
     """
     folder = session_folder(owner, session)
-    container = container_of(session, owner, request, image, site)
+    packages = packages or packages_folder(owner, session)
+    container = container_of(session, owner, request, image, site, packages)
     plan = site.runtime.render(container)
+    plan = replace(plan, cleanup=(*plan.cleanup, ("/bin/rm", "-rf", "--one-file-system", packages)))
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
@@ -182,8 +194,10 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
     )
 
 
-def container_of(session: str, owner: Owner, request: Request, image: Image, site: Site) -> ContainerRequest:
-    """Return the container of a session's server."""
+def container_of(
+    session: str, owner: Owner, request: Request, image: Image, site: Site, packages: str
+) -> ContainerRequest:
+    """Return the container of a session's server; ``packages`` as for ``render``."""
     folder = session_folder(owner, session)
     return ContainerRequest(
         image=image,
@@ -199,7 +213,8 @@ def container_of(session: str, owner: Owner, request: Request, image: Image, sit
             "USER": owner.name,
             "LOGNAME": owner.name,
             "SHELL": owner.shell,
-            "PATH": PATH,
+            "PATH": f"{packages}/bin:{PATH}",
+            "CARME_PACKAGES": packages,
             "LANG": "C.UTF-8",
             "CARME_SESSION": session,
             "CARME_SESSION_FOLDER": folder,

@@ -3,7 +3,7 @@
 The root is a small tmpfs with the image's top-level folders bound into it read-only ("underlay"), so that any mount
 point is possible. User, pid and ipc namespaces are private and all capabilities are dropped; the network and the host
 name are the node's, as distributed training needs. ``root="layer"`` leaves that tmpfs writable, with a folder
-``/layer`` for packages: new files are possible outside of the image's folders, in memory, until the session ends.
+``/layer``: new files are possible outside of the image's folders, in memory, until the session ends.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _writable(request: ContainerRequest) -> list[str]:
     size = ["--size", str(request.tmp_mib << 20)] if request.tmp_mib else []
     argv = ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108  a path inside
     argv += ["--perms", "1777", *size, "--tmpfs", "/var/tmp", "--tmpfs", "/run"]  # noqa: S108
-    return [*argv, "--tmpfs", layout.LAYER, "--dir", f"{layout.LAYER}/python"] if request.root == "layer" else argv
+    return [*argv, "--tmpfs", layout.LAYER] if request.root == "layer" else argv
 
 
 def _gpus(request: ContainerRequest, environ: dict[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ from .runtime import ContainerRequest
 
 #: PATH inside: the default image's programs, conda's, then the system's.
 PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: The writable layer of a session; pip of the default image installs into it.
+#: A writable folder of a session, in memory.
 LAYER = "/layer"
 #: Variables that Slurm sets for a job's GPUs, and that their drivers read. Only Slurm sets them.
 GPU_NAMES = (

@@ -42,6 +42,8 @@ BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 RESERVED_NAMES = ("data.json", "job.log", "end.json")
 OWN_NAMES = (*RESERVED_NAMES, "singleuser.json")
+#: Folder of the packages that people install in a session; the plan's cleanup removes it.
+PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
 HUB_TRIES, HUB_SECONDS, HUB_PAUSE = 2, 1.0, 0.5
 PR_SET_CHILD_SUBREAPER, LIBC = 36, ctypes.CDLL(None)
@@ -131,6 +133,10 @@ def prune() -> None:
     """Remove the user's other session folders that ended long ago and hold only known files; ignore errors."""
     with suppress(OSError):
         for path, below, names, folder in os.fwalk(".."):  # it opens the folders that it visits and follows no links
+            if PACKAGES in below and time.time() - os.fstat(folder).st_mtime > 3 * KEPT_SECONDS:
+                import shutil  # its batch script was killed, and no session lasts so long
+
+                shutil.rmtree(path + "/" + PACKAGES, ignore_errors=True)
             ours = path != ".." and not below and set(names) <= set(OWN_NAMES)
             with suppress(OSError):
                 age = time.time() - os.lstat("end.json", dir_fd=folder).st_mtime

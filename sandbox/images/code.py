@@ -1,7 +1,7 @@
 """Our own code is put over an image's packages here: a copy by hard links, and a second of work when the code changed.
 
-What runs in a session is ``carme_hub.training`` with its templates, kernels and the command ``carme-hub``; nothing of
-the hub is in an image.
+What runs in a session is ``carme_hub.training`` with its templates, kernels and the command ``carme-hub``, and
+``carme_packages`` for what people install in it; nothing of the hub is in an image.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import carme_hub
 from carme_hub.containers.harden import harden
+from carme_hub.node import program
 from carme_hub.paths import share_folder
 from carme_hub.sandbox.images.packages import inside
 
@@ -25,13 +26,15 @@ from carme_hub.training.command import main
 
 sys.exit(main())
 """
+#: Imports carme_hub/node/packages.py at each start of Python.
+PACKAGES_PTH = "import carme_packages\n"
 #: Of the kernels, those that an image without torch has.
 WITHOUT_TORCH = ("carme-python",)
 
 
 def digest() -> str:
     """Return a digest of everything that is put into an image."""
-    found = sha256(Path(__file__).read_bytes())
+    found = sha256(Path(__file__).read_bytes() + program("packages").encode())
     for folder, path in _sources():
         found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
@@ -77,14 +80,17 @@ def _write(venv: Path, packages: Path, torch: bool) -> None:
     [site] = (path.relative_to(packages) for path in packages.glob("lib/python3.*/site-packages"))
     package = Path(carme_hub.__file__).resolve().parent
     for folder, path in _sources():
-        name = path.relative_to(folder)
-        kernel = name.parts[2] if name.parts[:2] == ("jupyter", "kernels") else ""
+        relative = path.relative_to(folder)
+        kernel = relative.parts[2] if relative.parts[:2] == ("jupyter", "kernels") else ""
         if kernel and not torch and kernel not in WITHOUT_TORCH:
             continue
-        target = venv / site / "carme_hub" / name if folder == package else venv / "share" / name
+        target = venv / site / "carme_hub" / relative if folder == package else venv / "share" / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
         target.chmod(0o644)
+    for name, text in (("carme_packages.py", program("packages")), ("carme-packages.pth", PACKAGES_PTH)):
+        (venv / site / name).write_text(text, encoding="utf-8")
+        (venv / site / name).chmod(0o644)
     # JupyterLab's own kernel is the first that people see, so it has the magic too.
     native = venv / "share/jupyter/kernels/python3/kernel.json"
     native.parent.mkdir(parents=True)

@@ -35,9 +35,6 @@ TORCH = "torch==2.13.0"
 TRAINING = ("numpy>=2", "matplotlib>=3.9", "ipywidgets>=8.1", "nvidia-ml-py>=12")
 #: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
 TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")
-#: Packages that people install in a session go to its writable layer, and win over the image's.
-LAYER_PTH = "import sys; sys.path.insert(len(sys.path) - 1, '/layer/python')\n"
-PIP_CONF = "[install]\ntarget = /layer/python\n"
 #: A session has no business on the network of its own accord.
 PAGE_CONFIG = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 LOOK = "import jupyterlab, ipykernel, jupyterhub.singleuser, jupyter_server_proxy, tensorboard.program, cloudpickle"
@@ -97,7 +94,6 @@ def add_torch(tree: Path, progress: Progress) -> None:
     [wheel] = fetched.glob("torch-*.whl")
     size = wheel.stat().st_size >> 20
     progress(f"Building the training image: {wheel.name} ({size} MB), numpy, matplotlib, ipywidgets")
-    # --target of the image's pip.conf is for people in a session; here it is the image itself that grows.
     install(opt, f"/opt/fetched/{wheel.name}", *TRAINING)
     shutil.rmtree(fetched)
     inside(opt, "/opt/venv/bin/python", "-c", LOOK_TRAINING)
@@ -110,7 +106,7 @@ def install(opt: Path, *packages: str) -> None:
         uv_argv = ("/tmp/uv", "pip", "install", "--quiet", "--link-mode=copy", "--compile-bytecode")  # noqa: S108
         inside(opt, *uv_argv, "--python=/opt/venv/bin/python", *packages, uv=uv)
     else:
-        inside(opt, "/opt/venv/bin/python", "-m", "pip", "install", "--quiet", "--target=", *packages)
+        inside(opt, "/opt/venv/bin/python", "-m", "pip", "install", "--quiet", *packages)
 
 
 def leave_out(opt: Path) -> None:
@@ -179,10 +175,7 @@ def _uv() -> Path | None:
 
 
 def _finish_venv(venv: Path) -> None:
-    """Add what is the image's own: where packages of a session go, and settings of JupyterLab."""
-    [site] = venv.glob("lib/python3.*/site-packages")
-    (site / "carme-layer.pth").write_text(LAYER_PTH, encoding="utf-8")
-    (venv / "pip.conf").write_text(PIP_CONF, encoding="utf-8")
+    """Add the image's own settings of JupyterLab."""
     config = venv / "etc/jupyter/labconfig"
     config.mkdir(parents=True, exist_ok=True)
     (config / "page_config.json").write_text(json.dumps(PAGE_CONFIG), encoding="utf-8")

@@ -9,7 +9,7 @@ from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
-from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render, session_folder
+from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, packages_folder, render, session_folder
 
 #: The program that keeps the nodes allocated; part of the data document.
 KEEP = program("companion")
@@ -26,7 +26,7 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
     """
-    spec = render(session, owner, request, image, _NOBODY, site)
+    spec = render(session, owner, request, image, _NOBODY, site, packages_folder(owner, parent))
     document = json.loads(spec.data)
     del document["singleuser"]
     for name in _NOT_FOR_COMPANIONS:

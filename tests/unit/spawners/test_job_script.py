@@ -81,6 +81,18 @@ def test_ranks_have_the_sessions_container_with_another_command_and_no_secret(na
         assert "@CARME_RANK@" in rank["node_folder"]
 
 
+@pytest.mark.parametrize("name", ["apptainer", "bubblewrap", "charliecloud", "enroot", "podman"])
+def test_packages_of_a_session_are_seen_by_its_ranks_and_go_with_it(name: str) -> None:
+    packages = "/home/alice/.carme/sessions/0f9a/packages"
+    spec = render("0f9a", ALICE, Request("cpu", "default"), IMAGE, SERVER, Site(runtime(name)))
+    document = json.loads(spec.data)
+    for plan in (document["plan"], document["rank"]["plan"]):
+        environ = {name.removeprefix("APPTAINERENV_"): value for name, value in plan["environ"].items()}
+        assert environ["CARME_PACKAGES"] == packages
+    assert document["plan"]["cleanup"][-1] == ["/bin/rm", "-rf", "--one-file-system", packages]
+    assert not any(packages in argv for argv in document["rank"]["plan"]["cleanup"]), "a rank must leave them"
+
+
 def test_pyxis_cannot_run_ranks_and_says_so() -> None:
     image = Image("default", "/srv/images/default.sqsh", "sqfs")
     document = json.loads(render("0f9a", ALICE, Request("cpu", "default"), image, SERVER, Site(runtime("pyxis"))).data)
@@ -101,5 +113,5 @@ def test_the_document_of_a_large_site_fits_into_one_variable_of_the_jobs_environ
 @pytest.mark.parametrize("kind", [True, False])
 def test_programs_of_a_session_know_that_its_gpus_are_virtual(kind: bool) -> None:
     site = Site(runtime("bubblewrap"), virtual=kind)
-    container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site)
+    container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site, "/home/alice/packages")
     assert container.environ.get("CARME_VIRTUAL_GPUS") == ("1" if kind else None)

@@ -59,6 +59,8 @@ def test_it_has_no_server_and_what_ranks_need() -> None:
     argv = ["/usr/bin/python3", "-IS", f"{folder}/carme-keep", session_folder(ALICE, PARENT)]
     assert found["plan"] == {"argv": argv, "supervise": "exec", "grace": SITE.grace}
     assert "@CARME_ARGV@" in found["rank"]["plan"]["argv"]
+    # Its ranks have the packages that were installed in the session.
+    assert found["rank"]["plan"]["environ"]["CARME_PACKAGES"] == f"{session_folder(ALICE, PARENT)}/packages"
     assert (found["session"], found["session_folder"]) == (OWN, folder)
 
 

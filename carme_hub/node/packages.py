@@ -1,0 +1,91 @@
+# ruff: noqa: PTH103, PTH117, PTH119, PTH208
+"""carme_packages: packages that people install in a session come before the image's, and reach the ranks of its runs.
+
+An image has this file in its Python's site-packages, and beside it carme-packages.pth, a line that imports it at each
+start of Python (see Python's module site). ``CARME_PACKAGES`` names a folder of the session folder, which the ranks of
+the session's runs see too, on any node; it is removed with the session. pip installs into it as long as nobody names
+another place:
+
+- by ``--prefix``, since ``--target`` would install everything again that the image has;
+- without removing what the image has in another version, which it could not: for pip, that is outside;
+- also with ``--user``, for which a virtual environment has no place.
+
+Standard library only, and nothing that takes time to import.
+"""
+
+import os
+import sys
+
+#: Options by which pip installs somewhere else.
+PLACES = ("--prefix", "--target", "-t", "--root", "--python")
+
+
+def use(folder: str) -> None:
+    """Have this Python find the packages of a session; they come before the image's and after the script's own."""
+    place = f"{folder}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    try:
+        # A folder that is made later would not be seen: importlib remembers that it was not there.
+        os.makedirs(place, 0o700, True)
+    except OSError:  # a full disk, or a home that is read-only
+        return
+    before = list(sys.path)
+    if any(name.endswith(".pth") for name in os.listdir(place)):
+        import site  # it is imported already, unless Python was started with -S
+
+        site.addsitedir(place)  # editable installs are .pth files
+    found = [path for path in sys.path if path not in before] or [place]
+    sys.path[:] = [*before[:-1], *found, *before[-1:]]  # the last is the folder of this file
+
+
+def pip_words(argv: "list[str]") -> "list[str]":
+    """Return the words after ``pip`` in a command line of Python, [] where it does not run pip."""
+    words = argv[1:]
+    if words[:2] == ["-m", "pip"]:
+        return words[2:]
+    return words[1:] if words and os.path.basename(words[0]).startswith("pip") else []
+
+
+def chooses_no_place(words: "list[str]") -> bool:
+    """Return whether these words of pip install packages, and name no place for them."""
+    return "install" in words and not any(word.partition("=")[0] in PLACES for word in words)
+
+
+def install_into(folder: str) -> None:
+    """Have pip, which this process is about to run, install into the folder."""
+    os.environ["PIP_PREFIX"], os.environ["PIP_USER"] = folder, "no"
+    os.environ.setdefault("PIP_NO_WARN_SCRIPT_LOCATION", "1")
+    if "--user" in sys.argv:
+        sys.argv.remove("--user")
+        sys.stderr.write("[carme] --user: the packages go to this session, and are removed with it.\n")
+
+
+def remove_only_from(folder: str) -> None:
+    """Have pip leave the image's packages where they are, and install other versions beside them."""
+    try:
+        from pip._internal.metadata import base
+        from pip._internal.utils import misc
+    except ImportError:  # another release of pip
+        return
+
+    def is_local(path: str) -> bool:
+        """Return whether pip may remove what is there; it leaves the rest, and installs beside it (req_uninstall)."""
+        return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+    for module in (base, misc):
+        vars(module)["is_local"] = is_local
+
+
+def main() -> None:
+    """Do both, where this is a session."""
+    folder = os.environ.get("CARME_PACKAGES", "")
+    if os.path.isabs(folder):
+        use(folder)
+        words = pip_words(getattr(sys, "orig_argv", sys.argv))
+        if words:
+            remove_only_from(folder)
+        if chooses_no_place(words):
+            install_into(folder)
+
+
+if __name__ == "carme_packages":
+    main()
