@@ -64,17 +64,27 @@ def test_it_has_no_server_and_what_ranks_need() -> None:
     assert (found["session"], found["session_folder"]) == (OWN, folder)
 
 
+def waits_for(pid: int, number: int) -> bool:
+    """Return whether a process catches or ignores a signal (proc(5)); before, any ends it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt", "SigIgn"))]
+    return any(mask >> number - 1 & 1 for mask in masks)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Any:
     """The program at work in a folder of its own, beside its session's."""
     for name in ("own", "session"):
         (tmp_path / name).mkdir()
     program = tmp_path / "own/carme-keep"
-    program.write_text(KEEP.replace("EVERY = 2.0", "EVERY = 0.05"))
+    program.write_text(KEEP.replace("POLL_INTERVAL = 2.0", "POLL_INTERVAL = 0.05"))
     argv = [sys.executable, "-IS", str(program), str(tmp_path / "session")]
     process = subprocess.Popen(argv, cwd=tmp_path / "own")
-    time.sleep(0.4)
-    assert process.poll() is None
+    end = time.monotonic() + 30
+    while not (waits_for(process.pid, signal.SIGTERM) and waits_for(process.pid, signal.SIGUSR1)):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
     yield process, tmp_path
     process.kill()
     process.wait()
