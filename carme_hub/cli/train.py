@@ -38,7 +38,8 @@ class RunsApp(DelegatedCommand):
 
     name, command_name = "carme-hub runs", "runs"
     description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
-    `runs stop RUN`, `runs resize RUN +2`. [Their options](distributed.md#commands-in-a-session)."""
+    `runs stop RUN`, `runs resize RUN +2`, `runs rm RUN`, `runs restore RUN`,
+    `runs keep`. [Their options](distributed.md#commands-in-a-session)."""
 
 
 class ScalingApp(DelegatedCommand):

@@ -21,9 +21,9 @@ from carme_hub.training.launch import start
 from carme_hub.training.launch.batch_script import NO_REQUEUE, batch_script
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import ALL_LINES, POLL_INTERVAL, Tail, Terminal
-from carme_hub.training.run import control, description, results, run_folder
+from carme_hub.training.run import control, description, keep, results, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_with_program
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_duration, parse_with_program
 from carme_hub.training.session.batch_job import DirectBroker, broker_here
 from carme_hub.training.session.step_broker import NoBroker
 
@@ -69,7 +69,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         _say("\n".join(error.lines()))
         return FAILED
-    except (CannotRun, InvalidOptions, run_folder.NoRun, control.NoConductor, control.RequestRefused) as error:
+    except (
+        CannotRun,
+        InvalidOptions,
+        keep.CannotDelete,
+        run_folder.NoRun,
+        control.NoConductor,
+        control.RequestRefused,
+    ) as error:
         _say(f"carme-hub: {error}")
         return CANNOT
     except KeyboardInterrupt:
@@ -194,6 +201,37 @@ def _resize(arguments: argparse.Namespace) -> None:
     _print(f"{answer.get('message') or 'Resize requested.'}\n")
 
 
+def _delete(arguments: argparse.Namespace) -> None:
+    names = list(arguments.run)
+    if arguments.older_than:
+        before = time.time() - parse_duration(arguments.older_than)
+        ended = [each for each in distributed.runs().states() if each["state"] in run_folder.ENDED]
+        names += [each["id"] for each in ended if float(each.get("ended") or each["began"]) < before]
+    if not names:
+        raise CannotRun("Which runs? carme-hub runs rm NAME …, or --older-than 30d")
+    for name in dict.fromkeys(names):
+        distributed.delete(name)
+        _print(f"{name} deleted. Undo within 7 days: carme-hub runs restore {name}\n")
+
+
+def _restore(arguments: argparse.Namespace) -> None:
+    _print(f"{distributed.restore(arguments.run).id} restored\n")
+
+
+def _deleted(_: argparse.Namespace) -> None:
+    _print("".join(f"{name}\n" for name in keep.deleted()) or "No deleted run can be restored.\n")
+
+
+def _keep(arguments: argparse.Namespace) -> None:
+    now = keep.limits()
+    if arguments.days is not None or arguments.gib is not None:
+        days = now.days if arguments.days is None else arguments.days
+        now = keep.Limits(days, now.gib if arguments.gib is None else arguments.gib)
+        keep.set_limits(now)
+    days = f"{now.days} days after their end" if now.days else "without a limit of time"
+    _print(f"Runs are kept {days}, {f'at most {now.gib} GiB of them' if now.gib else 'whatever their size'}.\n")
+
+
 def _install(arguments: argparse.Namespace) -> int:
     from carme_hub.training.templates import kernels
 
@@ -225,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--live", action="store_true", help="only runs that have not ended")
     own.add_argument("--json", action="store_true", help="one JSON document per line")
     own.set_defaults(do=_list)
-    below = own.add_subparsers(metavar="log|watch|stop|resize")
+    below = own.add_subparsers(metavar="log|watch|stop|resize|rm|restore|deleted|keep")
     for name, do, words in (
         ("log", _log, "print the output of a rank"),
         ("watch", _watch, "follow a run until it ends; Ctrl-C also stops the run, unless it is detached"),
@@ -242,6 +280,7 @@ def _parser() -> argparse.ArgumentParser:
             part.add_argument("--all", action="store_true", help="print all ranks, each line with its rank before it")
         if name == "resize":
             part.add_argument("change", type=int, help="how many ranks to add or remove, such as +2 or -1")
+    _add_keeping(below)
     words = "list the templates of distributed trainings, and their scripts"
     parts.add_parser("templates", help=words, description=f"{words[:1].upper()}{words[1:]}.").set_defaults(
         do=_templates
@@ -255,6 +294,22 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument("--prefix", default="", help="below this folder, as PREFIX/share/jupyter/kernels")
     install.set_defaults(do=_install)
     return parser
+
+
+def _add_keeping(below: Any) -> None:
+    """Add the commands that delete runs and keep them."""
+    remove = below.add_parser("rm", help="delete runs that have ended; restore undoes it", description="Delete runs.")
+    remove.add_argument("run", nargs="*", help="names of runs")
+    remove.add_argument("--older-than", default="", metavar="30d", help="all that ended before")
+    remove.set_defaults(do=_delete)
+    restore = below.add_parser("restore", help="undo rm, for 7 days", description="Restore a deleted run.")
+    restore.add_argument("run", help="name of the run, as `carme-hub runs deleted` lists it")
+    restore.set_defaults(do=_restore)
+    below.add_parser("deleted", help="list deleted runs", description="List deleted runs.").set_defaults(do=_deleted)
+    limits = below.add_parser("keep", help="show or set how long runs are kept", description="Limits of old runs.")
+    limits.add_argument("--days", type=int, help="after their end; 0 = no limit")
+    limits.add_argument("--gib", type=int, help="of all together; 0 = no limit")
+    limits.set_defaults(do=_keep)
 
 
 def _print(text: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from carme_hub.training.launch.start import begin, display_for, follow
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
-from carme_hub.training.run import control, description, results
+from carme_hub.training.run import control, description, keep, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
 from carme_hub.training.run.run_folder import NoRun, Run
@@ -31,8 +31,10 @@ __all__ = [
     "Run",
     "RunFailed",
     "benchmark",
+    "delete",
     "log",
     "resize",
+    "restore",
     "run",
     "runs",
     "start",
@@ -115,6 +117,31 @@ def stop(run: Run | str = "") -> dict[str, Any]:
     try:
         return RunStatus(_find_run(run, live=True).stop())
     except (NoRun, control.RequestRefused) as error:
+        raise CannotRun(str(error)) from None
+
+
+def delete(*runs: Run | str) -> None:
+    """Delete runs that have ended; ``restore`` undoes that for a week.
+
+    Raises:
+        CannotRun: one of them has not ended.
+    """
+    try:
+        for each in runs:
+            keep.delete(_find_run(each))
+    except (NoRun, keep.CannotDelete) as error:
+        raise CannotRun(str(error)) from None
+
+
+def restore(name: str) -> Run:
+    """Restore a deleted run.
+
+    Raises:
+        CannotRun: there is none, or another run has its name now.
+    """
+    try:
+        return keep.restore(name)
+    except keep.CannotDelete as error:
         raise CannotRun(str(error)) from None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Notebook, RunDisplay, Terminal
-from carme_hub.training.run import control, results
+from carme_hub.training.run import control, keep, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
@@ -42,6 +42,8 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
         _runs.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
         if price := price_of(options):
             say(price)
+        for name in keep.apply():
+            say(f"{name} is beyond your limits and was deleted. Undo: carme-hub runs restore {name}")
         run = _runs.create(options, **code)
         with _cancel_on_interrupt(run):
             _runs.launch(run)

@@ -16,9 +16,11 @@ from carme_hub.training.run.description import (
     FRONT_LINES,
     RUN_COLUMNS,
     View,
+    earlier_text,
     echo_text,
     environment_text,
     failure,
+    log_file,
     pluralize,
     progress,
     rank_cells,
@@ -82,12 +84,18 @@ def ranks_html(view: View) -> str:
     return f'<div class="carme-wide" tabindex="0" role="region" aria-label="Ranks">{table}</div>{rest}'
 
 
-def log_html(lines: Sequence[str], most: int = FOLDED_LINES) -> str:
-    """Return the newest lines of a rank; a box of class ``carme-log`` scrolls to the newest."""
+def log_html(lines: Sequence[str], most: int = FOLDED_LINES, file: str = "") -> str:
+    """Return the newest lines of a rank; a box of class ``carme-log`` scrolls to the newest.
+
+    Args:
+        file: path of the whole log, which is named where the lines are not all of it.
+    """
     text = readable(lines, most)
     if not text:
         return '<p class="carme-dim">It has printed nothing.</p>'
-    return f"<pre>{escape(chr(10).join(text))}</pre>"
+    more = earlier_text(lines, most)
+    head = f'<p class="carme-dim">{more} in <code>{escape(file)}</code></p>' if more and file else ""
+    return f"{head}<pre>{escape(chr(10).join(text))}</pre>"
 
 
 def _boxed(rank: str, log: str) -> str:
@@ -103,11 +111,14 @@ def as_html(view: View) -> str:
     parts = [STYLE, '<div class="carme-run">', head_html(view), ranks_html(view)]
     front = view.lines.get(view.front, ())
     if front or (view.ended and view.ranks):
-        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed("0", log_html(front, FRONT_LINES))]
+        parts += [
+            '<p class="carme-dim">Rank 0 printed:</p>',
+            _boxed("0", log_html(front, FRONT_LINES, log_file(view, view.front))),
+        ]
     for rank in visible_ranks(view)[0] if view.ended else ():
         number = int(rank.get("rank", 0))
         if number != view.front and view.lines.get(number):
-            log = _boxed(rank_label(rank), log_html(view.lines[number]))
+            log = _boxed(rank_label(rank), log_html(view.lines[number], file=log_file(view, number)))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
     if text := environment_text(view):
         parts.append(f'<p class="carme-dim">{escape(text)}</p>')

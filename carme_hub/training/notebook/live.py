@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from typing import IO, Any, Protocol, TextIO
 
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
@@ -170,6 +170,7 @@ class Tail(Sequence[str]):
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:  # noqa: PTH123
             size = file.seek(0, 2)
             if size - self._at > self._limit:
+                self.total += _count_lines(file, self._at, size - self._limit)
                 self._at, self._rest = size - self._limit, b""
             file.seek(self._at)
             read = file.read(self._limit)
@@ -181,3 +182,12 @@ class Tail(Sequence[str]):
             self.total += len(lines)
             self._lines = (self._lines + [line.decode(errors="replace") for line in lines])[-self._most :]
         return self
+
+
+def _count_lines(file: IO[bytes], start: int, end: int) -> int:
+    """Return the line ends between two bytes of a file."""
+    file.seek(start)
+    found = 0
+    while (left := end - file.tell()) > 0 and (piece := file.read(min(left, 1 << 20))):
+        found += piece.count(b"\n")
+    return found

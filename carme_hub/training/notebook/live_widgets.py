@@ -55,7 +55,8 @@ class Widgets:
         self._head.value = display.head_html(view)
         self._table.value = display.ranks_html(view)
         front = view.lines.get(view.front, ())
-        self._log.value = display.log_html(front, description.FRONT_LINES) if view.ranks else ""
+        file = description.log_file(view, view.front)
+        self._log.value = display.log_html(front, description.FRONT_LINES, file) if view.ranks else ""
         self._log.layout.display = None if front else "none"
         self._show_others(view)
         if self._on_button is not None and not self._buttons.children:
@@ -85,7 +86,8 @@ class Widgets:
             # ipywidgets' accordion does not work by keyboard. A fold that is replaced closes, so its heading omits the
             # state.
             fold.value = f"<details><summary>{escape(description.summary({**rank, 'state': ''}))}</summary></details>"
-            log.value = display.log_html(view.lines.get(int(rank["rank"]), ()))
+            number = int(rank["rank"])
+            log.value = display.log_html(view.lines.get(number, ()), file=description.log_file(view, number))
 
     def _button(self, ask: Callable[[str], str], word: str, text: str, tip: str, _: bool) -> Any:
         import ipywidgets

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
@@ -16,6 +17,8 @@ from .progress import PROGRESS
 
 #: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
 INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
+#: The shortest time over which the use of CPUs is measured.
+SAMPLE_SECONDS = 0.9
 #: Heartbeats between two queries of the job's end.
 DEADLINE_EVERY = 10
 
@@ -75,16 +78,23 @@ class Heartbeat:
 class Usage:
     """The CPU and GPU use of this process."""
 
-    def __init__(self) -> None:
-        self._at, self._cpu_seconds = time.monotonic(), _cpu_seconds()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at, self._cpu_seconds = clock(), _cpu_seconds()
+        self._cpu: float | None = None
         self._devices: list[Any] | None = None
 
     def now(self) -> dict[str, float | None]:
-        """Return percent of a CPU since the last call (200 = two CPUs), and the mean percent of this rank's GPUs."""
-        at, spent = time.monotonic(), _cpu_seconds()
-        cpu = round(100 * (spent - self._cpu_seconds) / max(at - self._at, 1e-3), 1)
-        self._at, self._cpu_seconds = at, spent
-        return {"cpu": cpu, "gpu": self._gpu()}
+        """Return percent of a CPU (200 = two CPUs) over the last ``SAMPLE_SECONDS`` or more, and of this rank's GPUs.
+
+        The first is None before so much time has passed: processor time is counted in steps of 10 ms, and a start is
+        busier than a training.
+        """
+        at, spent = self._clock(), _cpu_seconds()
+        if at - self._at >= SAMPLE_SECONDS:
+            self._cpu = round(100 * (spent - self._cpu_seconds) / (at - self._at), 1)
+            self._at, self._cpu_seconds = at, spent
+        return {"cpu": self._cpu, "gpu": self._gpu()}
 
     def _gpu(self) -> float | None:
         devices = self._found()

@@ -78,6 +78,17 @@ def readable(lines: Sequence[str], most: int) -> list[str]:
     return [plain(line) for line in list(lines)[-most:] if not _CANCELLED.match(line)]
 
 
+def earlier_text(lines: Sequence[str], most: int) -> str:
+    """Return ``9,600 earlier lines``: those of a log that are not among the newest that are shown; or ""."""
+    count = getattr(lines, "total", len(lines)) - min(len(lines), most)
+    return f"{count:,} earlier line{'s' if count > 1 else ''}" if count > 0 else ""
+
+
+def log_file(view: View, rank: int) -> str:
+    """Return the path of a rank's log, "" where the folder is unknown."""
+    return f"{view.folder}/rank-{rank}.log" if view.folder else ""
+
+
 def format_duration(seconds: float) -> str:
     """Return ``0:42``, ``1:02:03``."""
     whole = int(max(0.0, seconds))
@@ -274,7 +285,10 @@ def as_text(view: View) -> str:
         parts += ["  ".join(row[at].ljust(widths[at]) for at in keep).rstrip() for row in rows]
     if more:
         parts.append(f"and {pluralize(more, 'rank')} more")
-    parts += readable(view.lines.get(view.front, ()), FRONT_LINES)
+    front = view.lines.get(view.front, ())
+    if (earlier := earlier_text(front, FRONT_LINES)) and (file := log_file(view, view.front)):
+        parts.append(f"({earlier} in {file})")
+    parts += readable(front, FRONT_LINES)
     if sentence := environment_text(view):
         parts.append(sentence)
     if view.folder and len(view.ranks) > 1:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from notebook_parts import state
 
-from carme_hub.training.notebook import follow, live
+from carme_hub.training.notebook import display, follow, live
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import CATCH_UP_LINES, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
@@ -41,6 +41,10 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path) -> None:
     path.write_text("".join(f"line {number}\n" for number in range(10_000)))
     tail = Tail(str(path), most=2, limit=100)
     assert list(tail.look()) == ["line 9998", "line 9999"]
+    assert tail.total == 10_000
+    view = View({"state": "running", "ranks": [{"rank": 0}]}, 0, {0: tail}, str(tmp_path))
+    assert f"(9,998 earlier lines in {path})\nline 9998\nline 9999" in as_text(view)
+    assert f"9,998 earlier lines in <code>{path}</code>" in display.as_html(view)
 
 
 class ShellThatKeepsWhatIsPublished:
