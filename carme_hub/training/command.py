@@ -196,6 +196,10 @@ def _stop(arguments: argparse.Namespace) -> int:
     return 0 if state["state"] in run_folder.ENDED else FAILED
 
 
+def _stacks(arguments: argparse.Namespace) -> None:
+    _print(f"{distributed.stacks(run_folder.Run.load(arguments.run))}\n")
+
+
 def _resize(arguments: argparse.Namespace) -> None:
     answer = distributed.resize(arguments.change, run_folder.Run.load(arguments.run))
     _print(f"{answer.get('message') or 'Resize requested.'}\n")
@@ -263,10 +267,11 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--live", action="store_true", help="only runs that have not ended")
     own.add_argument("--json", action="store_true", help="one JSON document per line")
     own.set_defaults(do=_list)
-    below = own.add_subparsers(metavar="log|watch|stop|resize|rm|restore|deleted|keep")
+    below = own.add_subparsers(metavar="log|watch|stacks|stop|resize|rm|restore|deleted|keep")
     for name, do, words in (
         ("log", _log, "print the output of a rank"),
         ("watch", _watch, "follow a run until it ends; Ctrl-C also stops the run, unless it is detached"),
+        ("stacks", _stacks, "print where each rank is: the stacks of its threads"),
         ("stop", _stop, "end it"),
         ("resize", _resize, "add ranks to an elastic run, or remove some"),
     ):

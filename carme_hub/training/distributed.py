@@ -37,6 +37,7 @@ __all__ = [
     "restore",
     "run",
     "runs",
+    "stacks",
     "start",
     "stop",
     "watch",
@@ -106,6 +107,21 @@ def watch(run: Run | str = "") -> dict[str, Any]:
 def log(run: Run | str = "", rank: int = 0) -> str:
     """Return the output of a rank. Default: of the newest run, as ``watch``."""
     return _find_run(run).log(rank)
+
+
+def stacks(run: Run | str = "") -> str:
+    """Return where each rank of a live run is: the stacks of all its threads; the ranks go on meanwhile.
+
+    Default: the newest live run of this session.
+
+    Raises:
+        CannotRun: it has ended, or belongs to another session.
+    """
+    try:
+        found = _find_run(run, live=True).stacks()
+    except (NoRun, control.NoConductor) as error:
+        raise CannotRun(str(error)) from None
+    return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(found.items())) or "No rank runs."
 
 
 def stop(run: Run | str = "") -> dict[str, Any]:

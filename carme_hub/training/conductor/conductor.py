@@ -81,8 +81,10 @@ class Conductor:
             "stop": lambda _: self.end("stop", "The run was stopped."),
             "interrupt": lambda _: self.end("interrupt", "The run was interrupted."),
             "resize": _refuse_resize,
+            "stacks": lambda _: self._request_stacks(),
             "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
+        self._stacks = 0  # how often stacks were asked for
         self.started = 0.0  # when the ranks started, by the monotonic clock
         self._handles: list[StartedStep] = []
         self._began, self._files_checked, self._followers = time.monotonic(), 0.0, -1
@@ -164,6 +166,14 @@ class Conductor:
                 "before: here.on_time_limit."
             )
             raise Failed(message, error_entry(None, "", "TimeLimit", message))
+
+    def _request_stacks(self) -> State:
+        """Have each rank write its stacks with its next heartbeat."""
+        if not hasattr(self, "rendezvous"):
+            raise RequestRefused("The run is starting.")
+        self._stacks += 1
+        self.rendezvous.want(messages.BEAT, json.dumps({"stacks": self._stacks}).encode())
+        return {"number": self._stacks}
 
     def end(self, how: str, why: str) -> State:
         """Request the end of the run: "stop" or "interrupt"."""

@@ -86,6 +86,8 @@ def _buttons(run: Run) -> Callable[[str], str]:
 
     def ask(word: str) -> str:
         try:
+            if word == "stacks":
+                return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in run.stacks().items())
             if word == "stop":
                 run.ask("stop")
                 return "Stop requested."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from . import display
 POLL_INTERVAL = 0.25
 #: Lines and bytes to read per update where every line is printed.
 ALL_LINES = (1_000_000, 1 << 30)
+_SECONDS = re.compile(r" for \d+ s")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -59,6 +61,7 @@ class Terminal:
         self._out, self._status_out, self.all_ranks = out or sys.stdout, status or sys.stderr, all_ranks
         self._printed: dict[int, int] = {}
         self._last_status: tuple[str, str] = ("", "")
+        self._stalled = ""
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -71,6 +74,10 @@ class Terminal:
         if status_now != self._last_status and not view.ended:
             self._last_status = status_now
             self._say(f"{description.title(view)}: {', '.join(filter(None, (status_now[0].lower(), status_now[1])))}")
+        stalled = str(view.state.get("stalled") or "")
+        if (place := _SECONDS.sub("", stalled)) != self._stalled:  # said again when a rank is elsewhere
+            self._stalled = place
+            self._say(stalled or "the ranks go on again")
         self._print(view)
 
     def end(self, view: View) -> None:

@@ -16,6 +16,7 @@ from .display_style import STYLE
 #: Word for ``ask``, label and tooltip of each button; whether runs that are not elastic have it.
 BUTTONS = (
     ("stop", "Stop", "Stop all ranks; their output stays", True),
+    ("stacks", "Stacks", "Show where each rank is; the run continues meanwhile", True),
     ("+1", "Add a rank", "Request GPUs for one more rank; the run continues meanwhile", False),
     ("-1", "Give one back", "Remove one rank and give its GPUs back", False),
 )
@@ -97,7 +98,8 @@ class Widgets:
         def on_click(_: Any) -> None:
             # In a subshell, while the cell runs (JupyterLab 4.4, ipykernel 7).
             message, self._message_generation = ask(word), self._generation
-            self._message.value = f'<p role="status">{escape(message)}</p>'
+            log = f'<pre class="carme-log" tabindex="0">{escape(message)}</pre>'
+            self._message.value = log if "\n" in message else f'<p role="status">{escape(message)}</p>'
 
         button.on_click(on_click)
         # ipykernel 7.4 holds back messages on a comm that the cell has used until the cell ends (its comm.py: replies

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
@@ -14,6 +15,7 @@ from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachabl
 from . import deadline
 from .devices import own_names
 from .progress import PROGRESS
+from .whereabouts import Whereabouts
 
 #: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
 INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
@@ -27,14 +29,16 @@ class Heartbeat:
     """Sends heartbeats from ``start`` to ``stop``.
 
     Args:
-        number: of the rank, or an elastic worker's own. size: of the run.
+        number: of the rank, or an elastic worker's own. size: of the run. folder: of the run, for stacks of a rank that
+            hangs; None = none are written.
     """
 
-    def __init__(self, client: RendezvousClient, number: int, size: int) -> None:
+    def __init__(self, client: RendezvousClient, number: int, size: int, folder: Path | None = None) -> None:
         self._client, self._number = client, number
         self._interval = max(INTERVAL, size / MAX_BEATS_PER_SECOND)
         self._usage = Usage()
-        self._stopped, self._said = threading.Event(), False
+        self._whereabouts = Whereabouts(folder, number) if folder is not None else None
+        self._stopped, self._said, self._stacks = threading.Event(), False, 0
         self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
 
     def start(self) -> None:
@@ -58,13 +62,23 @@ class Heartbeat:
             try:
                 if not last and count % DEADLINE_EVERY == 0 and (answer := self._client.get(BROADCAST, "ends")):
                     deadline.DEADLINE.set(float(answer["at"]))
-                self._client.put(BEAT, self._number, {**PROGRESS.snapshot(), **self._usage.now(), "at": time.time()})
+                wanted = self._client.put(BEAT, self._number, self._report())
+                if self._whereabouts is not None and wanted.get("stacks", 0) > self._stacks:
+                    self._stacks = wanted["stacks"]
+                    self._whereabouts.write()
             except ConductorUnreachable:
                 pass  # a conductor that has ended ends its ranks; otherwise the next heartbeat retries
             self._flush()
             if last:
+                if self._whereabouts is not None:
+                    self._whereabouts.close()
                 return
             count += 1
+
+    def _report(self) -> dict[str, Any]:
+        progress = PROGRESS.snapshot()
+        where = self._whereabouts.look(progress["step"]) if self._whereabouts is not None else None
+        return {**progress, **self._usage.now(), "where": where, "at": time.time()}
 
     def _flush(self) -> None:
         try:

@@ -106,7 +106,7 @@ class Process:
     def __init__(self, config: RankConfig, number: int, node: str) -> None:
         self.config, self.number, self.node = config, number, node
         self._client = config.rendezvous_client
-        self._heartbeat = Heartbeat(self._client, number, config.ranks)
+        self._heartbeat = Heartbeat(self._client, number, config.ranks, config.folder)
 
     def run(self, begin: Callable[[], None]) -> int:
         """Run the code, and return the exit status. Where the code fails, this process ends here.

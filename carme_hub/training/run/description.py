@@ -214,8 +214,9 @@ def environment_text(view: View) -> str:
 
 
 def reason(view: View) -> str:
-    """Return what the run waits for, or why it ended."""
-    return failure(view) or str(view.state.get("message") or "")
+    """Return what the run waits for, where its ranks hang, or why it ended."""
+    parts = (str(view.state.get("message") or ""), "" if view.ended else str(view.state.get("stalled") or ""))
+    return failure(view) or " ".join(filter(None, parts))
 
 
 def visible_ranks(view: View) -> tuple[list[Mapping[str, Any]], int]:

@@ -40,21 +40,17 @@ class RendezvousClient:
         self.port, self._timeout = port, timeout
         self._base = f"/{secret}:{port}"
 
-    def put(self, scope: str, key: object, value: dict[str, Any]) -> None:
-        """Store a value; raise ``ConductorUnreachable`` where the conductor does not answer."""
-        status, _ = self._ask("PUT", scope, key, json.dumps(value).encode())
+    def put(self, scope: str, key: object, value: dict[str, Any]) -> dict[str, Any]:
+        """Store a value and return what the conductor wants; ``ConductorUnreachable`` where it does not answer."""
+        status, text = self._ask("PUT", scope, key, json.dumps(value).encode())
         if status != 200:
             raise ConductorUnreachable(f"The conductor did not accept {scope}/{key}: {status}.")
+        return _document(text, self.host) if text else {}
 
     def get(self, scope: str, key: object) -> dict[str, Any] | None:
         """Return a value, or None where there is none; errors as ``put``."""
         status, text = self._ask("GET", scope, key)
-        if status != 200:
-            return None
-        try:
-            return dict(json.loads(text))
-        except (ValueError, TypeError) as error:  # once the conductor is gone, anybody can take its port
-            raise ConductorUnreachable(f"Another program answers in place of the conductor at {self.host}.") from error
+        return _document(text, self.host) if status == 200 else None
 
     def _ask(self, method: str, scope: str, key: object, text: bytes = b"") -> tuple[int, bytes]:
         """Send one request. Importing ``http.client`` would take a tenth of a rank's start time, so it is not used."""
@@ -73,6 +69,13 @@ class RendezvousClient:
         if len(words) < 2 or not words[1].isdigit() or length is None or int(length[1]) != len(value):
             raise ConductorUnreachable(f"The conductor at {self.host} closed the connection early.")
         return int(words[1]), value
+
+
+def _document(text: bytes, host: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:  # once the conductor is gone, anybody can take its port
+        raise ConductorUnreachable(f"Another program answers in place of the conductor at {host}.") from error
 
 
 def read_message(rendezvous: Rendezvous, scope: str, key: object) -> dict[str, Any] | None:

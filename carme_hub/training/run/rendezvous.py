@@ -44,6 +44,7 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], bytes] = {}
         self._came: dict[str, dict[str, None]] = {}  # in order of arrival
+        self._wanted: dict[str, bytes] = {}
         self._server = _Server((host, 0), _Handler)
         self._server.rendezvous = self
         self._thread = threading.Thread(target=self._serve, name="carme-rendezvous", daemon=True)
@@ -118,6 +119,16 @@ class Rendezvous:
             self._values[scope, key] = value
             self._came.setdefault(scope, {})[key] = None
             return True
+
+    def want(self, scope: str, text: bytes) -> None:
+        """Answer clients that store a value in a scope with this text, from now on."""
+        with self._lock:
+            self._wanted[scope] = text
+
+    def wanted(self, scope: str) -> bytes:
+        """Return the answer to clients that store a value in a scope."""
+        with self._lock:
+            return self._wanted.get(scope, b"")
 
     def delete(self, scope: str, key: str) -> None:
         """Delete a value; its key still counts as arrived."""
@@ -194,8 +205,11 @@ class _Handler(BaseHTTPRequestHandler):
             value = self.rfile.read(int(length))
         except TimeoutError:
             return self._say(408)
-        whole = len(value) == int(length)
-        return self._say(200 if whole and self.server.rendezvous.put(*place, value) else 507 if whole else 400)
+        if len(value) != int(length):
+            return self._say(400)
+        if not self.server.rendezvous.put(*place, value):
+            return self._say(507)
+        return self._say(200, self.server.rendezvous.wanted(place[0]))
 
     def do_DELETE(self) -> None:
         """Delete a value."""

@@ -137,6 +137,30 @@ class Run:
         limit = None if any_size else self.request()["limit"]
         return results.read_result(self.folder / f"result-{rank}.pkl", limit)
 
+    def stacks(self, timeout: float = 3.0) -> dict[int, str]:
+        """Return the stacks of all threads of each rank that runs, taken now; of one that does not answer, older ones.
+
+        Args:
+            timeout: seconds for the ranks to write them.
+
+        Raises:
+            control.NoConductor: it has ended, or belongs to another session.
+        """
+        began = time.time()
+        ranks = [int(each["rank"]) for each in self.state()["ranks"] if each["state"] == "running"]
+        self.ask("stacks")
+        files = {rank: self.folder / f"stack-{rank}.txt" for rank in ranks}
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and not all(_changed_since(file, began) for file in files.values()):
+            time.sleep(0.1)
+        found = {}
+        for rank, file in files.items():
+            locked = file.with_suffix(".locked.txt")  # of code that keeps Python's lock
+            newest = locked if _changed_since(locked, began - 60) and not _changed_since(file, began) else file
+            with contextlib.suppress(OSError):
+                found[rank] = newest.read_text(errors="replace")
+        return found
+
     def error(self, rank: int) -> State | None:
         """Return the error of one rank: rank, node, type, message and traceback."""
         try:
@@ -229,6 +253,13 @@ class Run:
             return True
         except FileNotFoundError:
             pass
+        return False
+
+
+def _changed_since(file: Path, when: float) -> bool:
+    try:
+        return file.stat().st_mtime >= when - 0.05 and file.stat().st_size > 0
+    except OSError:
         return False
 
 
@@ -367,6 +398,7 @@ def initial_state(id: str, request: State) -> State:
         "companions": [],
         "generation": 0,
         "message": "",
+        "stalled": "",
         "error": None,
         "conductor": None,
         "ranks": [],

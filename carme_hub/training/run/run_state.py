@@ -17,6 +17,7 @@ from .description import rank_label
 from .private_files import write_json
 from .rendezvous import Rendezvous
 from .run_folder import ENDED, Run, State
+from .stall import stall_text
 
 #: Seconds between two writes, and the longest time between two messages to a follower.
 WRITE_INTERVAL, REPEAT_INTERVAL = 0.25, 1.0
@@ -32,6 +33,7 @@ NEW_RANK: State = {
     "rate": None,
     "gpu": None,
     "cpu": None,
+    "where": None,
     "at": 0.0,
 }
 
@@ -46,6 +48,7 @@ class RunState:
         self._counted = time.monotonic()
         self._gpu_seconds, self._counting = 0.0, True
         self._error_logged = False
+        self._heard: dict[int, tuple[float, float]] = {}  # of each rank the time of its last report, there and here
         self._writer = threading.Thread(target=self._write, name="carme-state", daemon=True)
 
     def start(self) -> None:
@@ -58,6 +61,7 @@ class RunState:
         with self._changed:
             self._count()
             self._counting = False
+            self._state["stalled"] = ""
             for entry in self._state["ranks"]:
                 entry["state"] = "stopped" if entry["state"] in ("starting", "running") else entry["state"]
             # Written before followers see it, and with the lock held: no older state is written after it.
@@ -162,9 +166,14 @@ class RunState:
                     entry["state"] = "running" if entry["state"] == "starting" else entry["state"]
                 if beat is not None:
                     entry.update({name: beat.get(name) for name in NEW_RANK if name not in ("state", "exit")})
+                if self._heard.get(entry["rank"], (None,))[0] != entry["at"]:
+                    self._heard[entry["rank"]] = (entry["at"], time.monotonic())
                 if end is not None:
                     entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": _state_of_failure(end)})
-            if before != self._state["ranks"]:
+            silence = {rank: time.monotonic() - when for rank, (at, when) in self._heard.items() if at}
+            stalled = self._state.get("stalled")
+            self._state["stalled"] = stall_text(self._state["ranks"], silence)
+            if before != self._state["ranks"] or stalled != self._state["stalled"]:
                 self._version += 1
                 self._changed.notify_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -432,6 +433,45 @@ def test_variables_that_go_along_are_set_before_python_begins_and_are_nowhere_on
     assert "s3cret" not in "".join(path.read_text() for path in run.folder.glob("*.json"))
     text = description.as_text(description.View(told, 0))
     assert "With OWN, PYTHONHASHSEED and WANDB_API_KEY from here. Not forwarded to the ranks: LD_LIBRARY_PATH." in text
+
+
+#: Rank 1 loads and the others wait for it; the module is torch's in as much as its path and a name matter.
+HANGING = """
+import time
+from carme_hub.training import here
+from carme_hub.training.rank import whereabouts
+
+whereabouts.TELL_SECONDS = 0.2
+names = {"time": time}
+path = "/x/site-packages/torch/distributed/distributed_c10d.py"
+exec(compile("def all_reduce():\\n    time.sleep(60)\\n", path, "exec"), names)
+
+def load_batch():
+    time.sleep(60)
+
+here.step(1)
+load_batch() if here.rank == 1 else names["all_reduce"]()
+"""
+
+
+def test_a_run_that_hangs_says_which_rank_is_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALL_SECONDS", "1")
+    run = create(RunOptions(3, detach=True), cell=HANGING)
+    with conducted(run):
+        state = wait(run, lambda state: state["stalled"], 30)
+        assert re.fullmatch(
+            r"No rank goes on: rank 1 in load_batch \(cell.py, line 12\) for \d+ s; "
+            r"ranks 0 and 2 in all_reduce \(cell.py, line 15\) for \d+ s\.",
+            state["stalled"],
+        ), state["stalled"]
+        assert state["stalled"] in description.as_text(description.View(state, 0))
+        assert "in load_batch" in (run.folder / "stack-1.txt").read_text()
+        stacks = run.stacks(20)
+        assert sorted(stacks) == [0, 1, 2]
+        assert ["in load_batch" in stacks[rank] for rank in range(3)] == [False, True, False]
+        assert run.stop()["stalled"] == ""
+    with pytest.raises(control.NoConductor):
+        run.stacks()
 
 
 def test_the_time_limit_ends_a_run() -> None:
