@@ -31,6 +31,7 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
     --env NAME[=VALUE]    a variable of the environment that each rank gets; may be given several times. What you have
                           set since the session began goes along by itself
     --no-env              only what --env names goes along
+    --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
     --detach              end the cell at once; the run continues, also when this kernel ends
   --dry-run             run nothing, and print a Slurm batch script that does the same
     --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),

@@ -25,12 +25,17 @@ START_MINUTES = 2
 class CompanionJob:
     """The companion of one run.
 
+    Args:
+        number: of the restart for which it is requested.
+
     Attributes:
         id: its session id, "" before ``open``.
     """
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Conductor, number: int = 0) -> None:
         self.id = ""
+        # A request with the same key would get the companion that has ended.
+        self._key = f"{conductor.request['key']}{f'-{number}' if number else ''}"
         self._conductor = conductor
         self._hub = Hub.from_environ()
         self._unanswered = False  # whether one may exist whose answer was lost
@@ -52,7 +57,7 @@ class CompanionJob:
                     gpus=placement.gpus,
                     minutes=-(-options.seconds // 60) + START_MINUTES if options.seconds else 0,
                     name=conductor.run.id,
-                    key=conductor.request["key"],
+                    key=self._key,
                 )
             except Refused as error:
                 raise Failed(str(error)) from error

@@ -5,12 +5,13 @@ The step is in the session's own job where that has enough GPUs, and otherwise i
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from carme_hub.training.run import messages
+from carme_hub.training.run import messages, results
 from carme_hub.training.run.output import TaskEnd
 from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
 from carme_hub.training.run.run_folder import Run, State
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks of the ranks' reports, and for a rank that ended without a report to become known after
 #: others have lost their connection to it: the container of a killed rank takes a moment to end.
 POLL_INTERVAL, SILENT_END_SECONDS = 0.1, 3.0
+#: Type of the error of a run whose companion has ended.
+GPUS_TAKEN_AWAY = "GPUsTakenAway"
 #: What srun prints where it cannot load the PMIx plugin, and the message for it.
 _NO_PMIX = re.compile(r"Invalid MPI type|mpi plugin for mpi/|can not load PMIx|plugin name for mpi/pmix")
 NO_PMIX = (
@@ -64,20 +67,34 @@ class FixedSizeRun(Conductor):
         super().__init__(run, broker)
         self._job: CompanionJob | None = None
         self._handle: StartedStep | None = None
+        self._restarts: list[State] = []
+        self._bad_nodes: set[str] = set()
 
     def run_ranks(self) -> None:
-        """Start all ranks and wait for them."""
+        """Start all ranks and wait for them; start them again after a failure, as often as was asked."""
         placement = place_ranks(self.options, JobCapacity(len(self.allocation.nodes), self.allocation.gpus))
-        if placement.companion:
+        while True:
+            try:
+                return self._run_once(placement)
+            except Failed as error:
+                if not self._may_restart(error):
+                    raise
+                self._prepare_restart(error)
+
+    def _run_once(self, placement: Placement) -> None:
+        if placement.companion and self._job is None:
             from .companion import CompanionJob  # imported here: most runs need none
 
-            self._job = CompanionJob(self)
+            self._job = CompanionJob(self, len(self._restarts))
             self.allocation_of_ranks = self._job.open(placement)
-        else:
+        elif not placement.companion:
             self.allocation_of_ranks = self.allocation
-        nodes = self.allocation_of_ranks.nodes[: placement.nodes]
+        nodes = self._choose_nodes(placement)
         whole = len(nodes) == len(self.allocation_of_ranks.nodes)
-        self.write_run_config(gpus_per_task=placement.gpus_per_task)
+        restarts = len(self._restarts)
+        self.write_run_config(
+            gpus_per_task=placement.gpus_per_task, restarts=restarts, max_restarts=self.options.max_restarts
+        )
         self.state.set_ranks([nodes[placement.node_of(rank)] for rank in range(placement.ranks)])
         self.state.update(state="running", nodes=list(nodes), message=self._sharing_message(placement))
         self.state.update(own_gpus=0 if placement.companion else placement.gpus)
@@ -85,7 +102,7 @@ class FixedSizeRun(Conductor):
         step = Step(
             run=self.run.id,
             ranks=placement.ranks,
-            argv=self.argv("0"),
+            argv=self.argv(str(restarts)),
             nodes=() if whole else nodes,
             companion=self._job.id if self._job else "",
             gpus_per_node=placement.gpus_per_node,
@@ -95,7 +112,7 @@ class FixedSizeRun(Conductor):
             kill_on_bad_exit=False,
         )
         # Where a companion was waited for, the deadline that was published first is wrong: the limit counts from here.
-        self.started = time.monotonic()  # so that what is published first stays true
+        self.started = self.started or time.monotonic()  # so that what is published first stays true
         self.publish_deadline(self.deadline(self.allocation_of_ranks))
         self._handle = self.start_step(step, rank_of_task=lambda task: task)
         try:
@@ -105,8 +122,46 @@ class FixedSizeRun(Conductor):
                 for each in self.state.get()["ranks"]:  # no rank is at fault
                     if each["state"] == "failed":
                         self.state.update_rank(each["rank"], state="stopped")
-                raise Failed(text, error_entry(None, "", "GPUsTakenAway", text)) from error
+                raise Failed(text, error_entry(None, "", GPUS_TAKEN_AWAY, text)) from error
             raise
+
+    def _choose_nodes(self, placement: Placement) -> tuple[str, ...]:
+        """Return the nodes of the ranks: without those on which ranks did not start, where others are enough."""
+        every = self.allocation_of_ranks.nodes
+        good = tuple(node for node in every if node not in self._bad_nodes)
+        return (good if len(good) >= placement.nodes else every)[: placement.nodes]
+
+    # -- restarts -----------------------------------------------------------------------------------------------------
+
+    def _may_restart(self, failed: Failed) -> bool:
+        """Return whether the ranks are started again: a rank failed, or its GPUs were taken away."""
+        error = failed.error or {}
+        at_fault = error.get("rank") is not None or error.get("type") == GPUS_TAKEN_AWAY
+        return at_fault and len(self._restarts) < self.options.max_restarts and not self.stopping.is_set()
+
+    def _prepare_restart(self, failed: Failed) -> None:
+        """End what is left of the ranks, record the reason, and forget what they have said."""
+        error, number = dict(failed.error or {}), len(self._restarts) + 1
+        self._restarts.append({**error, "traceback": "", "at": time.time()})
+        text = f"Restart {number} of {self.options.max_restarts}: {failed}"
+        self.state.update(restarts=list(self._restarts), message=text)
+        if self._handle is not None:
+            self._handle.stop()
+        for each in self.state.get()["ranks"]:
+            self.output.write(each["rank"], f"[carme] {text}".encode())
+            results.forget(self.run.folder, each["rank"])
+            with contextlib.suppress(OSError):  # the reason of the restart is kept in the state
+                file = self.run.folder / f"error-{each['rank']}.json"
+                file.rename(file.with_suffix(f".{number}.json"))
+        if error.get("type") == "NotStarted" and error.get("node"):
+            self._bad_nodes.add(str(error["node"]))
+        if error.get("type") == GPUS_TAKEN_AWAY and self._job is not None:
+            self._job.give_back()
+            self._job = None
+        ends = self.rendezvous.get(messages.BROADCAST, "ends")
+        self.rendezvous.clear()
+        self.rendezvous.put(messages.BROADCAST, "ends", ends or b'{"at": 0}')
+        self.check()
 
     def record_ends(self, end: State) -> None:
         """Record the exit status of each rank, and which ones only lost another."""

@@ -135,6 +135,8 @@ def _train_options(options: RunOptions, placement: Placement) -> list[str]:
         words.append(f"--name {options.name}")
     if options.requeue:
         words.append("--requeue")
+    if options.max_restarts:
+        words.append(f"--max-restarts {options.max_restarts}")
     if options.pull:
         words.append(f"--pull {','.join(options.pull)}")
     words += [f"--env {shlex.quote(each)}" for each in options.env]

@@ -28,6 +28,7 @@ from carme_hub.training.run.description import (
     rank_label,
     readable,
     reason,
+    restarts_text,
     run_cells,
     speed,
     state_label,
@@ -53,6 +54,8 @@ def head_html(view: View) -> str:
     if text := reason(view):
         parts.append(f'<p class="carme-bad">{escape(text)}</p>' if failure(view) else f"<p>{escape(text)}</p>")
     if text := echo_text(view):
+        parts.append(f'<p class="carme-dim">{escape(text)}</p>')
+    if text := restarts_text(view):
         parts.append(f'<p class="carme-dim">{escape(text)}</p>')
     done, total = progress(view)
     if total:

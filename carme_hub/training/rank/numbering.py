@@ -63,14 +63,14 @@ class Rank:
             {"HOROVOD_GLOO_IFACE": interface} if interface else {}
         )
 
-    def for_torch(self, host: str, port: int, run: str) -> dict[str, str]:
+    def for_torch(self, host: str, port: int, run: str, restarts: tuple[int, int] = (0, 0)) -> dict[str, str]:
         """Return the variables that torchrun sets, by which torch and the libraries on top of it know a launched rank.
 
         Source: torch/distributed/elastic/agent/server/local_elastic_agent.py; NODE_RANK is that of Composer's launcher.
         Where a part is missing, Lightning takes a rank for one of srun, and accelerate for a process alone.
 
         Args:
-            host: address of rank 0. port: of rank 0. run: its id.
+            host: address of rank 0. port: of rank 0. run: its id. restarts: so far, and at most.
         """
         values = {
             "RANK": self.number,
@@ -86,8 +86,8 @@ class Rank:
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
             "TORCHELASTIC_RUN_ID": run,
-            "TORCHELASTIC_RESTART_COUNT": 0,
-            "TORCHELASTIC_MAX_RESTARTS": 0,
+            "TORCHELASTIC_RESTART_COUNT": restarts[0],
+            "TORCHELASTIC_MAX_RESTARTS": restarts[1],
             # "True" would have every rank connect to a store of torchrun's agent, which does not exist here.
             "TORCHELASTIC_USE_AGENT_STORE": False,
         }

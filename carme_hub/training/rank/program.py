@@ -59,7 +59,8 @@ class RankConfig:
         folder: of the run. kind: "cell", "script", "module", "command" or "call". path: folders of the notebook's
             modules.
         address, port: of the rendezvous, with its secret. limit: the most bytes of a result.
-        start_limit: seconds for all ranks to start.
+        start_limit: seconds for all ranks to start. restarts: how often they were started again, of at most
+            ``max_restarts``.
     """
 
     folder: Path
@@ -80,6 +81,8 @@ class RankConfig:
     script: str = ""
     module: str = ""
     command: str = ""
+    restarts: int = 0
+    max_restarts: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> RankConfig:
@@ -325,7 +328,8 @@ def main(words: list[str]) -> int:
     def begin() -> None:
         set_environ(config, place)
         zero = network.rank_zero_address(config.rendezvous_client, config.start_limit)
-        os.environ.update(place.for_torch(*zero, config.run) | place.for_jax(*zero))
+        restarts = (config.restarts, config.max_restarts)
+        os.environ.update(place.for_torch(*zero, config.run, restarts) | place.for_jax(*zero))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun
         torch_store.install(config.folder, step)
         horovod.install()

@@ -202,6 +202,18 @@ def echo_text(view: View) -> str:
     return f"Rank{'s' if len(found) > 1 else ''} {who} only lost rank {error.get('rank')}: {kind}: {message}"
 
 
+def restarts_text(view: View) -> str:
+    """Return how often the ranks were started again, and why the last time; or ""."""
+    restarts = view.state.get("restarts") or ()
+    if not restarts:
+        return ""
+    last = restarts[-1]
+    times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+    reason = ": ".join(filter(None, (str(last.get("type") or "").rpartition(".")[2], str(last.get("message") or ""))))
+    rank = f"rank {last['rank']}: " if last.get("rank") is not None else ""
+    return f"Started again {times}, after {rank}{plain(reason)}"
+
+
 def environment_text(view: View) -> str:
     """Return which variables of the notebook or terminal its ranks have, and which they do not have; or ""."""
     names = view.state.get("environ") or {}
@@ -273,6 +285,8 @@ def as_text(view: View) -> str:
     if sentence := reason(view):
         parts.append(sentence)
     if sentence := echo_text(view):
+        parts.append(sentence)
+    if sentence := restarts_text(view):
         parts.append(sentence)
     if sentence := speed(view):
         done, total = progress(view)

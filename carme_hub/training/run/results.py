@@ -186,6 +186,12 @@ def save_pulled(path: Path, values: Mapping[str, Any], missing: Sequence[str], l
         _say_problem(path, " ".join(problems))
 
 
+def forget(folder: Path, rank: int) -> None:
+    """Remove the result of a rank that is started again."""
+    for suffix in (".pkl", ".txt"):
+        (folder / f"result-{rank}{suffix}").unlink(missing_ok=True)
+
+
 def number_by_rank(folder: Path, ranks: Mapping[int, int]) -> None:
     """Rename the results of an elastic run's workers by the ranks that they had at the end.
 

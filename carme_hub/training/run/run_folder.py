@@ -397,6 +397,7 @@ def initial_state(id: str, request: State) -> State:
         "nodes": [],
         "companions": [],
         "generation": 0,
+        "restarts": [],
         "message": "",
         "stalled": "",
         "error": None,

@@ -23,6 +23,8 @@ MAX_RANKS = 4096
 MAX_ELASTIC_RANKS = 192
 _DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+#: The most restarts of a run: more is a typing error, or a run that never works.
+MAX_RESTARTS = 100
 #: Options without a value.
 _FLAGS = ("--detach", "--dry-run", "--requeue", "--no-env")
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
@@ -46,6 +48,7 @@ class RunOptions:
         push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
         env: variables of the environment that go along, ``NAME`` or ``NAME=VALUE``; a stored run has only the names.
         no_env: whether no others go along.
+        max_restarts: how often the ranks are started again after a failure, to continue from their checkpoint.
     """
 
     ranks: int
@@ -62,6 +65,7 @@ class RunOptions:
     pull: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     no_env: bool = False
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
@@ -76,6 +80,12 @@ class RunOptions:
             raise InvalidOptions("--name: letters, digits, '.', '_' and '-', at most 48, the first a letter or digit.")
         if self.elastic is not None:
             self._check_elastic(*self.elastic)
+        if not 0 <= self.max_restarts <= MAX_RESTARTS:
+            raise InvalidOptions(f"--max-restarts {self.max_restarts}: from 0 to {MAX_RESTARTS}.")
+        if self.max_restarts and self.elastic:
+            raise InvalidOptions(
+                "--max-restarts: an elastic run starts lost ranks again by itself. Leave one of them out."
+            )
         for word in self.env:
             try:
                 split_assignment(word)
@@ -166,6 +176,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         pull=parse_names(arguments.pull, "--pull"),
         env=tuple(arguments.env),
         no_env=arguments.no_env,
+        max_restarts=arguments.max_restarts,
     )
 
 
@@ -227,6 +238,7 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--pull", default="", metavar="NAME,…")
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("--no-env", action="store_true")
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")

@@ -435,6 +435,46 @@ def test_variables_that_go_along_are_set_before_python_begins_and_are_nowhere_on
     assert "With OWN, PYTHONHASHSEED and WANDB_API_KEY from here. Not forwarded to the ranks: LD_LIBRARY_PATH." in text
 
 
+#: Fails as often as ``FAILURES`` says, each time in another way, and counts its starts.
+FAILING = """
+import os, pathlib
+from carme_hub.training import here
+
+folder = pathlib.Path(os.environ["CARME_RUN_FOLDER"])
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+(folder / f"began-{count}-{here.rank}").touch()
+if here.rank == 1 and count < FAILURES:
+    if count % 2:
+        os.kill(os.getpid(), 9)
+    raise ValueError(f"failure {count}")
+import time
+time.sleep(0 if count == FAILURES else 60)
+print("done", count, os.environ["TORCHELASTIC_MAX_RESTARTS"])
+"""
+
+
+def test_a_run_is_started_again_as_often_as_was_asked_with_the_reason_of_each_time() -> None:
+    run = create(RunOptions(2, max_restarts=3), cell=FAILING.replace("FAILURES", "2"))
+    state = end_of(run)
+    assert (state["state"], state["error"], state["message"]) == ("finished", None, "")
+    assert [(each["rank"], each["type"]) for each in state["restarts"]] == [(1, "ValueError"), (1, "Ended")]
+    assert "SIGKILL" in state["restarts"][1]["message"]
+    assert [each["state"] for each in state["ranks"]] == ["done", "done"]
+    assert "[carme] Restart 1 of 3: ValueError in rank 1 on n1: failure 0" in run.log(0)
+    assert run.log(0).endswith("done 2 3\n")
+    assert len(list(run.folder.glob("began-*"))) == 6
+    assert (run.folder / "error-1.1.json").exists()
+    assert "Started again 2 times, after rank 1: Ended: Rank 1 on n1 was killed by SIGKILL" in description.as_text(
+        description.View(state, 0)
+    )
+
+
+def test_a_run_that_fails_once_too_often_fails_with_its_last_error() -> None:
+    run = create(RunOptions(2, max_restarts=1), cell=FAILING.replace("FAILURES", "9"))
+    state = end_of(run)
+    assert (state["state"], state["error"]["type"], len(state["restarts"])) == ("failed", "Ended", 1)
+
+
 #: Rank 1 loads and the others wait for it; the module is torch's in as much as its path and a name matter.
 HANGING = """
 import time

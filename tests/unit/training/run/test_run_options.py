@@ -49,6 +49,8 @@ def test_the_program_begins_behind_the_options(words: str, program: list[str]) -
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("-n 2 --max-restarts -1", "--max-restarts -1: from 0 to 100"),
+        ("-n 2 --max-restarts 3 --elastic 1:2", "--max-restarts: an elastic run starts lost ranks again by itself"),
         ("-n 2 --env LD_PRELOAD=x", "--env: LD_PRELOAD cannot go along: it changes how programs are loaded"),
         ("-n 2 --env '1 x'", "--env: '1 x' is not the name of a variable"),
     ],
