@@ -99,7 +99,8 @@ def _writable(request: ContainerRequest) -> list[str]:
     size = ["--size", str(request.tmp_mib << 20)] if request.tmp_mib else []
     argv = ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108  a path inside
     argv += ["--perms", "1777", *size, "--tmpfs", "/var/tmp", "--tmpfs", "/run"]  # noqa: S108
-    return [*argv, "--tmpfs", layout.LAYER] if request.root == "layer" else argv
+    # Images of before 0.3 install packages there.
+    return [*argv, "--tmpfs", layout.LAYER, "--dir", f"{layout.LAYER}/python"] if request.root == "layer" else argv
 
 
 def _gpus(request: ContainerRequest, environ: dict[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH103, PTH117, PTH119, PTH208
+# ruff: noqa: PTH100, PTH103, PTH117, PTH119, PTH120, PTH208
 """carme_packages: packages that people install in a session come before the image's, and reach the ranks of its runs.
 
 An image has this file in its Python's site-packages, and beside it carme-packages.pth, a line that imports it at each
@@ -34,7 +34,9 @@ def use(folder: str) -> None:
 
         site.addsitedir(place)  # editable installs are .pth files
     found = [path for path in sys.path if path not in before] or [place]
-    sys.path[:] = [*before[:-1], *found, *before[-1:]]  # the last is the folder of this file
+    beside = os.path.dirname(os.path.abspath(__file__))  # the image's packages
+    at = before.index(beside) if beside in before else len(before)
+    sys.path[:] = [*before[:at], *found, *before[at:]]
 
 
 def pip_words(argv: "list[str]") -> "list[str]":
@@ -42,7 +44,7 @@ def pip_words(argv: "list[str]") -> "list[str]":
     words = argv[1:]
     if words[:2] == ["-m", "pip"]:
         return words[2:]
-    return words[1:] if words and os.path.basename(words[0]).startswith("pip") else []
+    return words[1:] if words and os.path.basename(words[0]).rstrip("0123456789.") == "pip" else []
 
 
 def chooses_no_place(words: "list[str]") -> bool:
@@ -63,6 +65,7 @@ def remove_only_from(folder: str) -> None:
     """Have pip leave the image's packages where they are, and install other versions beside them."""
     try:
         from pip._internal.metadata import base
+        from pip._internal.req.req_uninstall import UninstallPathSet
         from pip._internal.utils import misc
     except ImportError:  # another release of pip
         return
@@ -73,6 +76,8 @@ def remove_only_from(folder: str) -> None:
 
     for module in (base, misc):
         vars(module)["is_local"] = is_local
+    # Releases since 23.1 compare with sys.prefix here, and do not ask is_local.
+    setattr(UninstallPathSet, "_permitted", lambda _, path: is_local(path))  # noqa: B010  mypy sees a method
 
 
 def main() -> None:

@@ -162,6 +162,7 @@ def main() -> int:
     except (OSError, ValueError, LookupError, TypeError, SyntaxError) as error:
         # The text of a parse error may quote the document, and so a secret.
         print(f"[carme-rank] the session's plan for ranks cannot be used ({type(error).__name__})", file=sys.stderr)
+        report_end(BAD_DATA, started=False)
         return BAD_DATA
     launch.say = supervise.say = say
     shm = substitute(document["rank"].get("shm", ""), [], name)
@@ -194,10 +195,17 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
             if number == signal.SIGTERM and not self.grace_ends:
                 self.grace_ends = time.monotonic() + GRACE
 
-    killed_before = memory_of_task()[0]
+    killed_before, reported = memory_of_task()[0], []  # type: int, List[int]
 
     def on_exit(status: int) -> int:
         report_end(status, killed_before)
+        reported.append(status)
+        return status
+
+    def not_started(status: int, message: str) -> int:
+        say(message)
+        if not reported:
+            report_end(status, started=False)
         return status
 
     shared = -1
@@ -207,28 +215,27 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
         launch.check_node(data)
         return int(supervise.run(Supervisor(data["plan"]), on_exit))
     except launch.Failed as error:
-        say(error.args[1])
-        return int(error.args[0])
+        return not_started(int(error.args[0]), error.args[1])
     except supervise.CannotStart as error:
-        say(str(error))
-        return int(launch.NO_RUNTIME)
+        return not_started(int(launch.NO_RUNTIME), str(error))
     except OSError as error:
-        say(f"{error.filename or own}: {error.strerror}")
-        return BAD_DATA
+        return not_started(BAD_DATA, f"{error.filename or own}: {error.strerror}")
     finally:
         shutil.rmtree(own, ignore_errors=True)
         if shared >= 0:
             remove_if_last(shm, shared)
 
 
-def report_end(status: int, killed_before: int) -> None:
+def report_end(status: int, killed_before: int = 0, *, started: bool = True) -> None:
     """Write the line that tells the conductor how the command ended.
 
     Args:
         killed_before: processes of this task that the kernel had killed for lack of memory when the task began.
+        started: whether the command was started at all.
     """
     killed, limit = memory_of_task()
-    end = {"status": status, "out_of_memory": killed > killed_before and status != 0, "memory_mib": limit >> 20}
+    out_of_memory = started and status != 0 and killed > killed_before
+    end = {"status": status, "started": started, "out_of_memory": out_of_memory, "memory_mib": limit >> 20}
     with contextlib.suppress(OSError):
         # The command may have left an unfinished line, which the conductor separates again.
         os.write(2, (END_MARK + json.dumps(end) + "\n").encode())

@@ -36,8 +36,9 @@ WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LAUNCHING = re.compile(r"launching StepId=([0-9]+\.[0-9]+)")
 SIGNALS = {"INT": signal.SIGINT, "USR1": signal.SIGUSR1}
-#: Lines of srun -v that are reported: why there is no step, and which task failed.
+#: Lines of srun -v that are reported: why there is no step, which task failed; those at the end of a step are expected.
 ERROR_LINE = re.compile(r"srun: (error|fatal|Warning): ")
+USELESS_LINE = re.compile(r"srun: Warning: can't run ")
 EXPECTED_LINE = re.compile(r"srun: (error: \S+ tasks? \S+ (Terminated|Killed)|Warning: can't run )")
 LIBC = ctypes.CDLL(None)
 
@@ -243,9 +244,8 @@ class Step:
     def __init__(
         self, connection: socket.socket, request: Dict[str, Any], fds: Tuple[int, int], folder: str, gpu_file: int
     ) -> None:
-        self.connection, self.request = connection, validated(request)
-        self.id, self.messages = "", []  # type: str, List[str]
-        self.ends_at, self.stage = 0.0, 0
+        self.connection, self.request, self.id, self.ends_at, self.stage = connection, validated(request), "", 0.0, 0
+        self.messages = []  # type: List[str]
         available = allocation(job_of(request["companion"]))
         nodes = step_nodes(request, available)
         # A companion has its own document: it may have GPUs where the session has none.
@@ -361,12 +361,12 @@ class Step:
 
     def read_srun_line(self, line: str) -> None:
         """Process a line of srun's own output."""
-        found = LAUNCHING.search(line)
-        if found and not self.id:
-            self.id = found.group(1)
+        if not self.id and LAUNCHING.search(line):
+            self.id = LAUNCHING.findall(line)[0]
             self.send({"step": self.id})
-        if ERROR_LINE.match(line) and not EXPECTED_LINE.match(line):
+        if ERROR_LINE.match(line) and not (EXPECTED_LINE if self.ends_at else USELESS_LINE).match(line):
             self.messages.append(line[:500])
+            self.send({"line": line[:500]})
 
     def send(self, what: Dict[str, Any]) -> None:
         """Send a message to the client, which may be gone."""

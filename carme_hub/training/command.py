@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import base64
-import importlib.machinery
+import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -147,13 +148,20 @@ def program_of(words: Sequence[str]) -> dict[str, Any]:
     if path.is_file() and (path.suffix in (".py", ".pyw") or not os.access(path, os.X_OK)):
         return {"script": first, "args": args}
     if path.is_file() or ("/" not in first and shutil.which(first)):
-        return {"command": str(path.resolve()) if path.is_file() else first, "args": args}
+        # Not resolved: the Python of a virtual environment is a link, and finds its packages by its own path.
+        return {"command": os.path.abspath(path) if path.is_file() else first, "args": args}  # noqa: PTH100
     raise CannotRun(f"There is no script {first}." if "/" in first or "." in first else f"There is no command {first}.")
 
 
 def _has_module(name: str) -> bool:
     """Return whether a module can be found as ``python -m`` does it: the current folder comes first."""
-    return importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd()), *sys.path]) is not None
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        sys.path.pop(0)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -207,16 +215,22 @@ def _resize(arguments: argparse.Namespace) -> None:
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    names = list(arguments.run)
+    runs: list[run_folder.Run] = [run_folder.Run.load(name) for name in arguments.run]
     if arguments.older_than:
         before = time.time() - parse_duration(arguments.older_than)
-        ended = [each for each in distributed.runs().states() if each["state"] in run_folder.ENDED]
-        names += [each["id"] for each in ended if float(each.get("ended") or each["began"]) < before]
-    if not names:
+        for run in distributed.runs():
+            with contextlib.suppress(run_folder.NoRun):  # it was deleted meanwhile
+                state = run.state()
+                ended = float(state.get("ended") or state["began"])
+                runs += [run] if state["state"] in run_folder.ENDED and ended < before else []
+        if not runs:
+            return _print(f"No run ended more than {arguments.older_than} ago.\n")
+    if not runs:
         raise CannotRun("Which runs? carme-hub runs rm NAME …, or --older-than 30d")
-    for name in dict.fromkeys(names):
-        distributed.delete(name)
-        _print(f"{name} deleted. Undo within 7 days: carme-hub runs restore {name}\n")
+    for run in dict.fromkeys(runs):
+        [name] = distributed.delete(run)
+        _print(f"{run.id} deleted. Undo within 7 days: carme-hub runs restore {name}\n")
+    return None
 
 
 def _restore(arguments: argparse.Namespace) -> None:

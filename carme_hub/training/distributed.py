@@ -119,7 +119,7 @@ def stacks(run: Run | str = "") -> str:
     """
     try:
         found = _find_run(run, live=True).stacks()
-    except (NoRun, control.NoConductor) as error:
+    except (NoRun, control.NoConductor, control.RequestRefused) as error:
         raise CannotRun(str(error)) from None
     return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(found.items())) or "No rank runs."
 
@@ -136,17 +136,23 @@ def stop(run: Run | str = "") -> dict[str, Any]:
         raise CannotRun(str(error)) from None
 
 
-def delete(*runs: Run | str) -> None:
-    """Delete runs that have ended; ``restore`` undoes that for a week.
+def delete(*runs: Run | str) -> list[str]:
+    """Delete runs that have ended, and return the names by which ``restore`` undoes that for a week.
 
     Raises:
-        CannotRun: one of them has not ended.
+        CannotRun: one of them has not ended; the others are deleted. Or there is none of this name.
     """
-    try:
-        for each in runs:
-            keep.delete(_find_run(each))
-    except (NoRun, keep.CannotDelete) as error:
-        raise CannotRun(str(error)) from None
+    if not runs or not all(runs):
+        raise CannotRun("Which runs? Name each of them.")
+    found, names, problems = [_find_run(each) for each in runs], [], []
+    for each in found:
+        try:
+            names.append(keep.delete(each))
+        except (NoRun, keep.CannotDelete) as error:
+            problems.append(str(error))
+    if problems:
+        raise CannotRun(" ".join(problems))
+    return names
 
 
 def restore(name: str) -> Run:
@@ -201,6 +207,8 @@ def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
         if name in ("push", "pull", "dry_run", "requeue", "n"):
             raise CannotRun(f"{name}: {name} is for %%distributed; a function has arguments and a result.")
         if name == "env":
+            if isinstance(value, str):
+                raise CannotRun(f"env={value!r}: give a list of names, or a dict of names and values.")
             named = [f"{key}={text}" for key, text in value.items()] if isinstance(value, Mapping) else value
             words += [each for text in named for each in (word, str(text))]
         elif value is True:

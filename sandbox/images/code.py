@@ -57,7 +57,15 @@ def put(tree: Path, *, torch: bool) -> None:
     subprocess.run(["cp", "--archive", "--remove-destination", f"{layer}/opt", str(tree)], check=True)
     shutil.rmtree(layer)
     [site] = (tree / "opt/venv").glob("lib/python3.*/site-packages")
-    inside(tree / "opt", "/opt/venv/bin/python", "-m", "compileall", "-q", f"/{site.relative_to(tree)}/carme_hub")
+    inside(
+        tree / "opt",
+        "/opt/venv/bin/python",
+        "-m",
+        "compileall",
+        "-q",
+        f"/{site.relative_to(tree)}/carme_hub",
+        f"/{site.relative_to(tree)}/carme_packages.py",
+    )
 
 
 def _sources() -> list[tuple[Path, Path]]:

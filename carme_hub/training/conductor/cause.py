@@ -64,7 +64,7 @@ def silent_ends(
     found: dict[int, SilentEnd] = {}
     for end in task_ends:
         if end.task not in reported and (end.status or end.task not in succeeded):
-            kind = OUT_OF_MEMORY if end.out_of_memory else "Ended"
+            kind = OUT_OF_MEMORY if end.out_of_memory else "Ended" if end.started else "NotStarted"
             found.setdefault(end.task, SilentEnd(end.task, end_text(end), kind))
     for rank, text in failed_tasks:
         if rank not in reported:
@@ -75,6 +75,8 @@ def silent_ends(
 
 def end_text(end: TaskEnd) -> str:
     """Describe the end of a rank that reported nothing, from its node's report."""
+    if not end.started:
+        return f"could not be started (exit status {end.status}); its log says why"
     if end.out_of_memory:
         return out_of_memory_text(end.memory_mib)
     if not end.status:

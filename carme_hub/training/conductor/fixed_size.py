@@ -186,6 +186,10 @@ class FixedSizeRun(Conductor):
             node = f" on {error['node']}" if error["node"] else ""
             error |= {"type": OUT_OF_MEMORY, "message": f"Rank {error['rank']}{node} {out_of_memory_text(0)}."}
             end["message"] = error["message"]
+        if self._handle is not None and error["type"] != OUT_OF_MEMORY:
+            for ended in self._handle.task_ends:  # a command, or a process below the rank, was killed
+                if ended.task == error["rank"] and ended.out_of_memory:
+                    error["message"] = f"{error['message']} (the memory of its job was used up)"
         if found := echoes(self._errors(), error["rank"]):
             error["echoes"] = found
         for each in found:
@@ -261,9 +265,11 @@ class FixedSizeRun(Conductor):
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
 
     def _silent_ends(self, handle: StartedStep) -> list[SilentEnd]:
+        # Read in this order: a rank reports before it ends.
+        task_ends, failed_tasks = handle.task_ends, list(handle.failed_tasks)
         ends = {int(rank): self._end_of_rank(int(rank)) for rank in self.rendezvous.arrivals(messages.END)}
         reported = {rank for rank, end in ends.items() if end is not None and not end["ok"]}
-        return silent_ends(handle.task_ends, handle.failed_tasks, reported, ends.keys() - reported)
+        return silent_ends(task_ends, failed_tasks, reported, ends.keys() - reported)
 
     def _errors(self) -> list[State]:
         """Return the errors of the ranks in the order in which they were reported."""

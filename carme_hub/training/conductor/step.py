@@ -71,10 +71,10 @@ class StartedStep:
             status = self._running.wait(timeout)
             if status is not None:
                 self._join_readers()
-                for line in self._running.messages:
-                    if line not in self.messages:
-                        self._add_message(line)
-                self.exit = status
+            for line in self._running.messages:
+                if line not in self.messages:
+                    self._add_message(line)
+            self.exit = status
         return self.exit
 
     def signal(self, name: str) -> None:

@@ -152,15 +152,17 @@ class ElasticRun(Conductor):
 
     def _read_deaths(self) -> None:
         """Process what torch's agents report of a process below them that ended without a report of its own."""
-        for name, how in self._losses.deaths(self._meeting, self._read_results):
+        for name, generation, how in self._losses.deaths(self._meeting, self._read_results):
             member = self._workers.members.get(name)
             if member is None or member.leaving or self._done:
                 continue
-            if self._losses.count_death(member.number) < MAX_STARTS:  # its agent starts it again
+            if self._losses.count_death(member.number, generation) < MAX_STARTS:  # its agent starts it again
                 self._lose(member, how, again=True)
                 continue
             with self._lock:
-                self._workers.starts[member.number] = MAX_STARTS + self._failed_starts.get(member.number, 0)
+                starts = MAX_STARTS + self._failed_starts.get(member.number, 0)
+                self._workers.starts[member.number] = max(starts, self._workers.starts[member.number])
+                self._losses.forget(member.number)
                 member.handle.stop()
                 self._ended(member, how)
 

@@ -16,6 +16,8 @@ from .rendezvous import DIED
 
 #: Errors of each worker that follow from the loss of another before they count as failures.
 MAX_CONSEQUENCES = 3
+#: Seconds of training after which earlier deaths of processes count no more.
+FORGET_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Losses:
         self._followed: set[tuple[int, int]] = set()  # number and generation of such errors
         self._read: set[str] = set()
         self._deaths: dict[int, int] = {}
+        self._died_in: dict[int, float] = {}  # when the first process of a generation died, by generation
         self._too_few_since = 0.0
 
     def follows(self, error: State, number: int, workers: int) -> bool:
@@ -56,8 +59,8 @@ class Losses:
         self._followed.add((number, int(error.get("generation") or 0)))
         return True
 
-    def deaths(self, meeting: Rendezvous, read_reports: Callable[[], None]) -> Iterator[tuple[str, str]]:
-        """Yield workers whose process below torch's agent ended without a report of its own, and how it ended.
+    def deaths(self, meeting: Rendezvous, read_reports: Callable[[], None]) -> Iterator[tuple[str, int, str]]:
+        """Yield workers whose process below torch's agent ended without a report: name, generation, and how it ended.
 
         Args:
             read_reports: processes the workers' own reports; each comes before that of the agent.
@@ -70,12 +73,27 @@ class Losses:
             read_reports()
             if found is not None and (int(found["number"]), int(found["generation"])) not in self._followed:
                 status = int(found["exit"])
-                yield key.rpartition(":")[0], status_text(128 - status if status < 0 else status)
+                how = status_text(128 - status if status < 0 else status)
+                yield key.rpartition(":")[0], int(found["generation"]), how
 
-    def count_death(self, number: int) -> int:
-        """Count such an end of a worker's process; return how many there have been."""
-        self._deaths[number] = self._deaths.get(number, 0) + 1
-        return self._deaths[number]
+    def count_death(self, number: int, generation: int) -> int:
+        """Count such an end of a worker's process; return how many there have been lately.
+
+        Only the first one of a generation counts: the others' libraries may abort their processes as a consequence. A
+        generation that has lasted for ``FORGET_SECONDS`` shows that its ranks can train.
+        """
+        now = self._clock()
+        last = max(self._died_in.values(), default=now)
+        if generation not in self._died_in:
+            self._died_in[generation] = now
+            if now - last > FORGET_SECONDS:
+                self._deaths.clear()
+            self._deaths[number] = self._deaths.get(number, 0) + 1
+        return self._deaths.get(number, 0)
+
+    def forget(self, number: int) -> None:
+        """Count the deaths of a worker anew: another one gets its number."""
+        self._deaths.pop(number, None)
 
     def record(self, number: int, node: str, text: str) -> None:
         """Record the loss of a rank: errors that follow from it are counted anew; see ``Loss``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Hashable
 
@@ -11,14 +12,14 @@ MOST = 4
 
 
 class Notices:
-    """Sentences about a run, by what they are about. The lock of the conductor is held by its callers.
+    """Sentences about a run, by what they are about; several threads may use it.
 
     Args:
         clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock, self._lock = clock, threading.RLock()
         self._notices: dict[Hashable, tuple[str, float]] = {}
 
     def say(self, about: Hashable, text: str, seconds: float = math.inf) -> None:
@@ -27,9 +28,10 @@ class Notices:
         Args:
             seconds: after which it is not shown any more.
         """
-        self._notices.pop(about, None)
-        if text:
-            self._notices[about] = (text, self._clock() + seconds)
+        with self._lock:
+            self._notices.pop(about, None)
+            if text:
+                self._notices[about] = (text, self._clock() + seconds)
 
     def lost(self, number: int, text: str, again: bool, starts: int) -> None:
         """Announce the loss of a rank, until it is dropped.
@@ -49,15 +51,18 @@ class Notices:
 
     def explain_companion(self, id: str, why: str) -> None:
         """Add the hub's reason to that, where it is still shown."""
-        if found := self._notices.get(("companion", id)):
-            self._notices["companion", id] = (f"{found[0].rstrip('.')}: {why}.", found[1])
+        with self._lock:
+            if found := self._notices.get(("companion", id)):
+                self._notices["companion", id] = (f"{found[0].rstrip('.')}: {why}.", found[1])
 
     def drop(self, about: Hashable) -> None:
         """Take a sentence away: it is not true any more."""
-        self._notices.pop(about, None)
+        with self._lock:
+            self._notices.pop(about, None)
 
     def text(self) -> str:
         """Return the newest sentences."""
-        now = self._clock()
-        self._notices = {about: each for about, each in self._notices.items() if each[1] > now}
-        return " ".join(text for text, _ in list(self._notices.values())[-MOST:])
+        with self._lock:
+            now = self._clock()
+            self._notices = {about: each for about, each in self._notices.items() if each[1] > now}
+            return " ".join(text for text, _ in list(self._notices.values())[-MOST:])

@@ -1,6 +1,6 @@
 """A run as a Slurm batch script (``--dry-run``), for ``sbatch`` outside of the hub. It reads the session's resources.
 
-Nothing in the script is secret: pushed variables are in it as plain base64, and so is the cell.
+The script is for its author: pushed variables are in it as plain base64, and so are the cell and the values of --env.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from carme_hub.training.conductor.companion_price import resources_text
 from carme_hub.training.run import results
+from carme_hub.training.run.environment import split_assignment
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
 from carme_hub.training.run.run_folder import has_virtual_gpus
@@ -67,6 +68,9 @@ def batch_script(
         "#",
     ]
     lines += _comments(environ, placement)
+    lines += [
+        f"export {name}={shlex.quote(value)}" for name, value in map(split_assignment, options.env) if value is not None
+    ]
     lines += ["set -euo pipefail", f'python="${{CARME_PYTHON:-{sys.executable}}}"']
     words = [*_train_options(options, placement)]
     if cell is not None:
@@ -80,7 +84,7 @@ def batch_script(
     else:
         lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
         path = Path(program[0]).expanduser()
-        words += map(shlex.quote, [str(path.resolve()), *program[1:]] if path.is_file() else program)
+        words += map(shlex.quote, [os.path.abspath(path), *program[1:]] if path.is_file() else program)  # noqa: PTH100  as in ``command``
     lines.append(f'"$python" -m carme_hub.training.command train {" ".join(words)}')
     return "\n".join(lines) + "\n"
 
@@ -139,7 +143,7 @@ def _train_options(options: RunOptions, placement: Placement) -> list[str]:
         words.append(f"--max-restarts {options.max_restarts}")
     if options.pull:
         words.append(f"--pull {','.join(options.pull)}")
-    words += [f"--env {shlex.quote(each)}" for each in options.env]
+    words += [f"--env {each.partition('=')[0]}" for each in options.env]  # values are exported in the script
     return words
 
 

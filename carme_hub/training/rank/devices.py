@@ -1,8 +1,8 @@
 """The GPUs of a rank.
 
-With a fixed number of ranks all ranks of a node see all GPUs of the step there, as with torchrun: code selects its own
-by ``LOCAL_RANK``. Code that selects none gets its own as torch's current device. A worker of an elastic run is number
-0 on its node, so it sees only its own GPUs.
+With a fixed number of ranks of one GPU each, all ranks of a node see all GPUs of the step there, as with torchrun: code
+selects its own by ``LOCAL_RANK``. Code that selects none gets its own as torch's current device. Ranks with several
+GPUs, and workers of an elastic run, each of which is number 0 on its node, see only their own.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def select_gpus(local: int, count: int, environ: MutableMapping[str, str] = os.e
     """
     if not count:
         return
+    if count > 1:  # torchrun knows no such ranks: LOCAL_RANK cannot be the number of all their GPUs
+        return take_gpus(local, count, environ)
     _own(local, count, environ)
     own = range(local * count, (local + 1) * count)
     environ[VARIABLE] = environ["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, own))

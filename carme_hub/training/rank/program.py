@@ -6,6 +6,7 @@ configuration, and srun's environment its number. The code that runs imports tor
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import io
@@ -128,8 +129,9 @@ class Process:
             "port": network.free_port(),
         }
         self._client.put(HELLO, self.number, hello)
-        if ends := self._client.get(BROADCAST, "ends"):  # before the code's first line, and the same for all ranks
-            DEADLINE.set(float(ends["at"]))
+        with contextlib.suppress(ConductorUnreachable):  # the heartbeat asks again
+            if ends := self._client.get(BROADCAST, "ends"):  # before the code's first line, the same for all ranks
+                DEADLINE.set(float(ends["at"]))
         self._heartbeat.start()
         try:
             begin()

@@ -24,7 +24,7 @@ TELL_SECONDS, WATCHDOG_SECONDS = 20.0, 30.0
 WAITING_SHARE = 0.05
 #: Functions in which a rank waits for the others, by the end of their file's path.
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "horovod/torch/mpi_ops.py", "horovod/common/util.py")
-_WAITS = ("torch/autograd/graph.py", "torch/cuda/__init__.py", "torch/cuda/streams.py")
+_WAITS = ("torch/autograd/graph.py",)  # the hooks of a backward pass reduce the gradients
 _FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 
 
@@ -59,7 +59,9 @@ class Whereabouts:
         """
         now, cpu = self._clock(), _main_thread_seconds()
         progress = (step, _collectives_done())
-        moves = cpu - self._cpu > WAITING_SHARE * (now - self._last) if progress == (None, None) else False
+        works = cpu - self._cpu > WAITING_SHARE * (now - self._last)
+        # NCCL waits with a busy processor, so a rank that is in a collective goes on only where the count does.
+        moves = works and not describe(_main_frame())["waits"]
         if progress != self._progress or moves:
             self._progress, self._since = progress, now
         self._last, self._cpu = now, cpu
@@ -111,7 +113,7 @@ def describe(frame: FrameType | None) -> dict[str, Any]:
     if not frames:
         return {"function": "", "file": "", "line": 0, "waits": False}
     waiting = next((each for each in reversed(frames) if _ends(each, _COLLECTIVES)), None)
-    waits = waiting is not None or any(_ends(each, _WAITS) for each in frames)
+    waits = waiting is not None or any(each.f_code.co_filename.endswith(_WAITS) for each in frames)
     own = next((each for each in frames if not _is_foreign(each)), frames[0])
     return {
         "function": (waiting or own).f_code.co_name,
@@ -154,6 +156,7 @@ def _collectives_done() -> int | None:
     try:
         if module is None or not module.is_initialized():
             return None
-        return int(module._get_default_group()._get_sequence_number_for_group())
+        groups = list(module._world.pg_map)
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)
     except (AttributeError, RuntimeError, ValueError):  # another release of torch, or a group that ends
         return None

@@ -43,6 +43,8 @@ def _check(code: str | bytes, what: str) -> None:
             compile(code, what, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise CodeError(_describe(error, what)) from None
+    except (RecursionError, MemoryError):
+        pass  # the ranks will say it
     except ValueError as error:  # null bytes
         raise CodeError(f"{what[:1].upper()}{what[1:]} is no Python: {error}.") from None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .environment import FILE
 from .private_files import write_json
 from .run_folder import ENDED, NoRun, Run, all_runs, root
 
@@ -49,7 +50,7 @@ def limits(environ: Mapping[str, str] = os.environ) -> Limits:
 
 
 def set_limits(new: Limits) -> None:
-    """Store the user's limits, and delete what exceeds them.
+    """Store the user's limits; what exceeds them is deleted when the next run starts.
 
     Raises:
         CannotDelete: a limit is negative.
@@ -58,11 +59,10 @@ def set_limits(new: Limits) -> None:
         raise CannotDelete("A limit is a number of days or GiB; 0 = no limit.")
     root().mkdir(mode=0o700, parents=True, exist_ok=True)
     write_json(_file(), asdict(new))
-    apply(new)
 
 
-def delete(run: Run) -> None:
-    """Delete a run that has ended; ``restore`` undoes that for a week.
+def delete(run: Run) -> str:
+    """Delete a run that has ended, and return the name by which ``restore`` undoes that for a week.
 
     Raises:
         CannotDelete: it has not ended. NoRun: there is none.
@@ -70,7 +70,7 @@ def delete(run: Run) -> None:
     state = run.state()
     if state["state"] not in ENDED:
         raise CannotDelete(f"{run.id} has not ended. Stop it first: carme-hub runs stop {run.id}")
-    if state["companions"]:
+    if state["state"] == "lost" and state["companions"]:
         raise CannotDelete(f"{run.id} still has companions. Stop it, so that they are given back.")
     folder = _deleted()
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -79,8 +79,10 @@ def delete(run: Run) -> None:
         if not target.exists():
             break
         target = folder / f"{run.id}~{number}"
+    (run.folder / FILE).unlink(missing_ok=True)  # it may have secrets, where its conductor was killed
+    os.utime(run.folder)  # the time of its deletion
     run.folder.rename(target)
-    os.utime(target)  # the time of its deletion
+    return target.name
 
 
 def deleted() -> list[str]:
@@ -114,8 +116,7 @@ def apply(now: Limits | None = None, clock: Callable[[], float] = time.time) -> 
     gone = []
     for run in _beyond(now, clock()) if now.days or now.gib else ():
         with contextlib.suppress(OSError, CannotDelete, NoRun):
-            delete(run)
-            gone.append(run.id)
+            gone.append(delete(run))
     return gone
 
 
@@ -128,7 +129,7 @@ def _beyond(now: Limits, at: float) -> Iterator[Run]:
         except (OSError, ValueError, NoRun):  # it is being created or deleted
             continue
         used += size(run.folder) if now.gib else 0
-        if state["state"] not in ENDED or state["companions"]:
+        if state["state"] not in ENDED or (state["state"] == "lost" and state["companions"]):
             continue
         ended = float(state.get("ended") or state["began"])
         if (now.days and at - ended > now.days * _DAY) or (now.gib and used > now.gib * _GIB):

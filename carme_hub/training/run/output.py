@@ -115,13 +115,14 @@ class TaskEnd:
 
     Attributes:
         status: 128 + n for signal n. out_of_memory: whether the kernel killed a process of the task for lack of memory.
-        memory_mib: the task's memory limit, 0 = none or unknown.
+        memory_mib: the task's memory limit, 0 = none or unknown. started: whether its container was started.
     """
 
     task: int
     status: int
     out_of_memory: bool = False
     memory_mib: int = 0
+    started: bool = True
 
 
 def split_task_end(task: int, line: bytes) -> tuple[bytes, TaskEnd | None]:
@@ -131,7 +132,8 @@ def split_task_end(task: int, line: bytes) -> tuple[bytes, TaskEnd | None]:
         return line, None
     try:
         end = json.loads(report)
-        return text, TaskEnd(task, int(end["status"]), bool(end["out_of_memory"]), int(end["memory_mib"]))
+        memory = bool(end["out_of_memory"]), int(end["memory_mib"])
+        return text, TaskEnd(task, int(end["status"]), *memory, bool(end.get("started", True)))
     except (ValueError, KeyError, TypeError):  # the rank printed it
         return line, None
 

@@ -87,6 +87,8 @@ class Run:
             state = self._read_state()  # it may have ended meanwhile
         if state["state"] in LIVE and not self._has_conductor(state):
             state |= {"state": "lost", "message": LOST_MESSAGE}
+            with contextlib.suppress(OSError):
+                (self.folder / environment.FILE).unlink(missing_ok=True)  # it may have secrets
             if state["companions"]:
                 state["message"] += " If the session still runs, stop the run to give back its companions."
         return state
@@ -155,10 +157,10 @@ class Run:
             time.sleep(0.1)
         found = {}
         for rank, file in files.items():
-            locked = file.with_suffix(".locked.txt")  # of code that keeps Python's lock
-            newest = locked if _changed_since(locked, began - 60) and not _changed_since(file, began) else file
-            with contextlib.suppress(OSError):
-                found[rank] = newest.read_text(errors="replace")
+            every = (file, file.with_suffix(".locked.txt"))  # the second where code keeps Python's lock
+            if there := [each for each in every if _changed_since(each, 0)]:
+                with contextlib.suppress(OSError):
+                    found[rank] = max(there, key=lambda each: each.stat().st_mtime).read_text(errors="replace")
         return found
 
     def error(self, rank: int) -> State | None:
@@ -191,6 +193,7 @@ class Run:
         if state["state"] in LIVE and not self._lock_held():
             ended = {"state": "interrupted", "message": "The run was stopped before it started.", "ended": time.time()}
             write_json(self.folder / "state.json", state | ended)
+            (self.folder / environment.FILE).unlink(missing_ok=True)
 
     def resize(self, change: int) -> State:
         """Add ranks to an elastic run, or remove some; return the conductor's answer.
@@ -425,6 +428,7 @@ def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
             why = f" within {timeout:.0f} s"
             (run.folder / "stop").touch(mode=0o600)  # it may have started, and ends at its first check
     if why:
+        (run.folder / environment.FILE).unlink(missing_ok=True)
         lines = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
         message = f"The conductor of {run.id} did not start{why}{': ' + lines[-1] if lines else ''}"
         message += f". Its output is in {run.folder / 'conductor.log'}"

@@ -172,7 +172,8 @@ class RunState:
                     entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": _state_of_failure(end)})
             silence = {rank: time.monotonic() - when for rank, (at, when) in self._heard.items() if at}
             stalled = self._state.get("stalled")
-            self._state["stalled"] = stall_text(self._state["ranks"], silence)
+            runs = self._state["state"] == "running"  # an elastic run that waits for ranks has no process of theirs
+            self._state["stalled"] = stall_text(self._state["ranks"], silence) if runs else ""
             if before != self._state["ranks"] or stalled != self._state["stalled"]:
                 self._version += 1
                 self._changed.notify_all()

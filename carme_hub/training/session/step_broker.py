@@ -125,7 +125,7 @@ class RunningStep:
         self._exit: int | None = None
         #: Slurm's id of the step, such as 123.4; "" until it has one.
         self.id = ""
-        #: Messages of srun, such as which task failed; complete when ``wait`` has returned a status.
+        #: Messages of srun, such as which task failed, as they come; complete when ``wait`` has returned a status.
         self.messages: tuple[str, ...] = ()
 
     def fileno(self) -> int:
@@ -174,6 +174,8 @@ class RunningStep:
     def _read_answer_line(self, answer: dict[str, Any]) -> None:
         if "step" in answer:
             self.id = str(answer["step"])
+        if "line" in answer:
+            self.messages = (*self.messages, str(answer["line"]))[-200:]
         if "error" in answer:
             self._exit, self.messages = 255, (str(answer["message"]),)
         if "exit" in answer:

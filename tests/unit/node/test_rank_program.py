@@ -218,8 +218,12 @@ def test_a_command_that_is_not_there_is_said(node: Node) -> None:
 
 def test_an_image_that_is_missing_on_the_node_is_said(node: Node) -> None:
     node.plan["preflight"] = ["/nowhere/image"]
-    status, _, err = node.run(*python("pass"))
-    assert (status, err) == (71, "[carme] the image is missing: /nowhere/image is not on this node\n")
+    process = node.start(*python("pass"))
+    err, _, report = process.communicate(timeout=30)[1].partition(rank.END_MARK)
+    assert (process.returncode, err) == (71, "[carme] the image is missing: /nowhere/image is not on this node\n")
+    end = split_task_end(3, rank.END_MARK.encode() + report.encode())[1]
+    assert end is not None
+    assert (end.status, end.started) == (71, False)
     assert node.left == []
 
 

@@ -37,7 +37,7 @@ def test_code_is_put_over_packages_that_stay_as_they_are(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: bool
 ) -> None:
     compiled: list[str] = []
-    monkeypatch.setattr(code, "inside", lambda opt, *argv: compiled.append(argv[-1]))
+    monkeypatch.setattr(code, "inside", lambda opt, *argv: compiled.extend(argv[-2:]))
     before = sorted(path.relative_to(packages) for path in packages.rglob("*"))
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -45,7 +45,7 @@ def test_code_is_put_over_packages_that_stay_as_they_are(
     code.put(tree, torch=torch)
     assert (tree / SITE / "module.py").stat().st_ino == (packages / SITE / "module.py").stat().st_ino
     assert not (tree / "image.json").exists()
-    assert compiled == [f"/{SITE}/carme_hub"]
+    assert compiled == [f"/{SITE}/carme_hub", f"/{SITE}/carme_packages.py"]
     assert (tree / SITE / "carme_hub/training/here.py").is_file()
     assert not (tree / SITE / "carme_hub/sandbox").exists()
     kernels = {path.name for path in (tree / "opt/venv/share/jupyter/kernels").iterdir()}

@@ -546,9 +546,10 @@ def test_steps_scalars_and_gpu_time_are_told_while_it_runs() -> None:
 
 def test_each_rank_has_gpus_of_its_own() -> None:
     cell = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CARME_DEVICES'])"
-    run = create(RunOptions(2, gpus_per_task=2), cell=cell)
-    assert end_of(run, nodes=1, gpus=4)["state"] == "finished"
-    assert [run.log(0), run.log(1)] == ["0,1,2,3 0,1\n", "0,1,2,3 2,3\n"]
+    for each, seen in ((1, ["0,1 0\n", "0,1 1\n"]), (2, ["0,1 0,1\n", "2,3 0,1\n"])):
+        run = create(RunOptions(2, gpus_per_task=each), cell=cell)
+        assert end_of(run, nodes=1, gpus=2 * each)["state"] == "finished"
+        assert [run.log(0), run.log(1)] == seen
 
 
 def test_variables_that_cannot_be_fetched_cost_nothing_but_themselves() -> None:

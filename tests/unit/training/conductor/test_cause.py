@@ -60,6 +60,7 @@ def test_an_error_follows_from_a_loss_where_it_or_what_it_was_raised_from_says_s
         ([], [(3, "Out Of Memory")], set(), set(), [(3, "OutOfMemory")]),
         ([TaskEnd(0, 0)], [], set(), {0}, []),
         ([TaskEnd(0, 0)], [], set(), set(), [(0, "Ended")]),
+        ([TaskEnd(0, 71, started=False)], [], set(), set(), [(0, "NotStarted")]),
         ([TaskEnd(0, 76)], [], set(), {0}, [(0, "Ended")]),  # its code succeeded, and its container failed
     ],
 )

@@ -27,15 +27,19 @@ def _no_hook_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_ranks_of_a_node_see_all_its_gpus_and_count_their_own_by_local_rank() -> None:
-    for local, (numbers, names) in enumerate((("0,1", ["4", "5"]), ("2,3", ["6", "7"]))):
+    for local, name in enumerate(("4", "5", "6")):
+        environ = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
+        select_gpus(local, 1, environ)
+        own = {"CARME_DEVICES": str(local), "JAX_LOCAL_DEVICE_IDS": str(local)}
+        assert environ == {"CUDA_VISIBLE_DEVICES": "4,5,6", **own}
+        assert own_names(environ) == [name]
+
+
+def test_a_rank_with_several_gpus_sees_only_its_own() -> None:
+    for local, names in enumerate(("4,5", "6,7")):
         environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
         select_gpus(local, 2, environ)
-        assert environ == {
-            "CUDA_VISIBLE_DEVICES": "4,5,6,7",
-            "CARME_DEVICES": numbers,
-            "JAX_LOCAL_DEVICE_IDS": numbers,
-        }
-        assert own_names(environ) == names
+        assert environ == {"CUDA_VISIBLE_DEVICES": names, "CARME_DEVICES": "0,1"}
 
 
 def test_a_worker_of_an_elastic_run_sees_only_its_own() -> None:
