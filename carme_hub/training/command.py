@@ -131,7 +131,7 @@ def _what(options: RunOptions, own: argparse.Namespace, program: list[str]) -> d
 
 
 def program_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ranks run for ``script.py …``, ``-m package.module …`` or any command; see ``run_folder.create``.
+    """Return what ranks run for ``script.py …``, ``-m package.module …`` or any command; see ``new_run.create``.
 
     Raises:
         CannotRun: there is none.

@@ -1,6 +1,6 @@
 """The conductor's program: ``python -m carme_hub.training.conduct FOLDER`` conducts one run.
 
-``run_folder.launch`` starts it. The program forks: the parent exits with 0 as soon as the child answers requests, and
+``new_run.launch`` starts it. The program forks: the parent exits with 0 as soon as the child answers requests, and
 the child conducts the run, so it is no child of the kernel that started it.
 """
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Notebook, RunDisplay, Terminal
-from carme_hub.training.run import control, keep, results
-from carme_hub.training.run import run_folder as _runs
+from carme_hub.training.run import control, keep, new_run, results
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions
@@ -26,7 +25,7 @@ def print_line(text: str) -> None:
 
 
 def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: Any) -> Run:
-    """Start a run of ``run_folder.create(options, **what)``; print its price beyond the session first.
+    """Start a run of ``new_run.create(options, **what)``; print its price beyond the session first.
 
     Args:
         say: prints a line for the user.
@@ -39,14 +38,14 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
     if options.pull:
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
-        _runs.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
+        new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
         if price := price_of(options):
             say(price)
         for name in keep.apply():
             say(f"{name} is beyond your limits and was deleted. Undo: carme-hub runs restore {name}")
-        run = _runs.create(options, **code)
+        run = new_run.create(options, **code)
         with _cancel_on_interrupt(run):
-            _runs.launch(run)
+            new_run.launch(run)
     except (NoRun, InvalidOptions, results.Rejected) as error:
         raise CannotRun(str(error)) from None
     return run

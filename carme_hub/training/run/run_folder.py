@@ -11,18 +11,14 @@ import fcntl
 import glob
 import json
 import os
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import code_check, control, environment, results
-from .private_files import write, write_json
-from .run_options import InvalidOptions, RunOptions
+from . import control, environment, results
+from .private_files import write_json
 
 #: States of a live run, and of one that has ended.
 LIVE = ("starting", "waiting", "running", "stopping")
@@ -288,156 +284,6 @@ def _newest_with_name(name: str) -> Path | None:
     return root() / f"{name}-{max(numbers)}" if numbers else None
 
 
-def create(
-    options: RunOptions,
-    *,
-    cell: str | None = None,
-    script: str | None = None,
-    module: str | None = None,
-    command: str | None = None,
-    args: Sequence[str] = (),
-    call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | None = None,
-    push: Mapping[str, Any] | None = None,
-    limit: int = results.LIMIT,
-    start_limit: float = 120.0,
-) -> Run:
-    """Create the folder of a run, which ``launch`` starts. It runs exactly one of what can be given.
-
-    Args:
-        options: of the run. cell: code. script: path of a Python program, module: name of one, as for ``python -m``,
-            command: any program, by its path or found in PATH; each of the three with its ``args``.
-        call: a function with its positional and named arguments; each rank's result is kept.
-        push: variables that each rank gets before its code runs; for ``cell`` only.
-        limit: the most bytes of what is pushed, and of a rank's result.
-        start_limit: seconds within which every rank must start.
-
-    Raises:
-        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing, or the code is no
-            Python. InvalidOptions: a variable of ``--env`` is not set.
-    """
-    check_code(cell, script)
-    try:
-        forwarded = environment.collect(options.env, only_named=options.no_env, before=environment.session_environ())
-    except ValueError as error:
-        raise InvalidOptions(f"--env: {error}") from None
-    asked = asdict(options) | {"env": [word.partition("=")[0] for word in options.env]}  # values may be secrets
-    kinds = {"cell": cell, "script": script, "module": module, "command": command}
-    request: State = {
-        "asked": asked,
-        "environ": forwarded.names(),
-        "kind": next((kind for kind, code in kinds.items() if code is not None), "call"),
-        "args": list(args),
-        "cwd": _cwd(),
-        "path": [each for each in sys.path if each],
-        "limit": limit,
-        "start_limit": start_limit,
-        "session": os.environ.get("CARME_SESSION", ""),
-        "virtual": has_virtual_gpus(),
-        "key": uuid.uuid4().hex,  # the idempotency key of requests to the hub: names may be used again
-    }
-    if script is not None:
-        request["script"] = str(Path(script).expanduser().resolve())
-        if not Path(request["script"]).is_file():
-            raise NoRun(f"There is no script {script}.")
-    request |= {kind: code for kind, code in kinds.items() if kind in ("module", "command") and code is not None}
-    # Checks that may fail come before the folder exists.
-    pushed = results.dump_variables(push, limit) if push else None
-    called = results.dump(call, "the function with its arguments", limit) if call is not None else None
-    run = Run(_make_folder(options.name))
-    if cell is not None:
-        write(run.folder / "cell.py", cell.encode())
-    for name, text in (("push.pkl", pushed), ("call.pkl", called)):
-        if text is not None:
-            write(run.folder / name, text)
-    run.logdir.mkdir(mode=0o700)
-    write_json(run.folder / environment.FILE, dict(forwarded.values))
-    write_json(run.folder / "asked.json", request)
-    write_json(run.folder / "state.json", initial_state(run.id, request))
-    return run
-
-
-def check_code(cell: str | None, script: str | None) -> None:
-    """Check that a cell, or a script that is Python, can be compiled.
-
-    Raises:
-        NoRun: it cannot; the message names the line.
-    """
-    try:
-        if cell is not None:
-            code_check.check_cell(cell)
-        elif script is not None:
-            code_check.check_script(Path(script).expanduser())
-    except code_check.CodeError as error:
-        raise NoRun(str(error)) from None
-    except OSError as error:
-        raise NoRun(f"{script} cannot be read: {error.strerror}.") from None
-
-
-def _cwd() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise NoRun("The current folder has been deleted. Change to another one: %cd ~") from None
-
-
-def initial_state(id: str, request: State) -> State:
-    """Return the state of a run that has not started."""
-    options = request["asked"]
-    return {
-        "id": id,
-        "name": options["name"] or id,
-        "state": "starting",
-        "asked": options,
-        "kind": request["kind"],
-        "session": request["session"],
-        "virtual": request.get("virtual", False),
-        "environ": request.get("environ", {}),
-        "began": time.time(),
-        "ended": 0.0,
-        "gpu_seconds": 0,
-        "gpus": 0,
-        "own_gpus": 0,
-        "nodes": [],
-        "companions": [],
-        "generation": 0,
-        "restarts": [],
-        "message": "",
-        "stalled": "",
-        "error": None,
-        "conductor": None,
-        "ranks": [],
-    }
-
-
-def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
-    """Start the conductor of a run and wait until it answers. It is no child process, and inherits no files.
-
-    Raises:
-        NoRun: it did not start; the message has its last line of output.
-    """
-    # -P: without the folder of the notebook in sys.path, where a queue.py would hide Python's own.
-    argv = [sys.executable, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
-    with (run.folder / "conductor.log").open("ab") as log:
-        os.fchmod(log.fileno(), 0o600)
-        try:  # the conductor forks when it answers, and the parent ends
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, timeout=timeout
-            )
-            why = f" with status {done.returncode}" if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            why = f" within {timeout:.0f} s"
-            (run.folder / "stop").touch(mode=0o600)  # it may have started, and ends at its first check
-    if why:
-        (run.folder / environment.FILE).unlink(missing_ok=True)
-        lines = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
-        message = f"The conductor of {run.id} did not start{why}{': ' + lines[-1] if lines else ''}"
-        message += f". Its output is in {run.folder / 'conductor.log'}"
-        write_json(
-            run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()}
-        )
-        raise NoRun(message)
-
-
 def all_runs() -> list[Run]:
     """Return all runs, the newest first."""
     found = []
@@ -447,21 +293,3 @@ def all_runs() -> list[Run]:
                 (folder / "state.json").stat()
                 found.append(((folder / "asked.json").stat().st_mtime, folder))
     return [Run(folder) for _, folder in sorted(found, reverse=True)]
-
-
-def _make_folder(name: str) -> Path:
-    """Create and return a new folder for a run."""
-    top = root()
-    top.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in _folder_names(name):
-        with contextlib.suppress(FileExistsError):
-            (top / each).mkdir(mode=0o700)
-            return top / each
-    raise NoRun("There are too many runs of this name. Choose another.")
-
-
-def _folder_names(name: str) -> Iterator[str]:
-    base = name or time.strftime("%Y%m%d-%H%M%S")  # by the local clock, for users
-    yield base
-    for number in range(2, 10_000):
-        yield f"{base}-{number}"

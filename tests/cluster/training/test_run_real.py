@@ -23,7 +23,8 @@ BEGIN = (
     + """
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.control import NoConductor
-from carme_hub.training.run.run_folder import Run, create, launch, all_runs
+from carme_hub.training.run.new_run import create, launch
+from carme_hub.training.run.run_folder import Run, all_runs
 import contextlib, json, shutil, time
 
 def begin(*ranks, cell, **words):

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.run import control, description, environment, results
+from carme_hub.training.run.new_run import create, launch
 from carme_hub.training.run.private_files import write_json
-from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
+from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session import companions
 

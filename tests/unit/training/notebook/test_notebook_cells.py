@@ -20,7 +20,7 @@ from carme_hub.training import command, distributed, load_ipython_extension, mag
 from carme_hub.training.conductor.companion import START_MINUTES
 from carme_hub.training.launch import price, start
 from carme_hub.training.notebook import live
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import new_run, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.session.companions import Hub, Quote, Refused
@@ -45,7 +45,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-    monkeypatch.setattr(run_folder, "launch", launch)
+    monkeypatch.setattr(new_run, "launch", launch)
     yield
     for process in started:
         process.terminate()

@@ -11,7 +11,7 @@ import pytest
 
 from carme_hub.training import distributed, here, magic
 from carme_hub.training.command import OWN, TRAIN
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import new_run, run_folder
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import NEW_RANK
 
@@ -45,5 +45,5 @@ def test_every_name_that_is_to_be_used_is_in_the_reference() -> None:
 
 def test_every_field_of_the_state_is_in_the_reference() -> None:
     told = {"asked": dataclasses.asdict(RunOptions(1)), "kind": "cell", "session": ""}
-    for name in (*run_folder.initial_state("x", told), *NEW_RANK, *run_folder.LIVE, *run_folder.ENDED):
+    for name in (*new_run.initial_state("x", told), *NEW_RANK, *run_folder.LIVE, *run_folder.ENDED):
         assert f"`{name}`" in PAGE, name

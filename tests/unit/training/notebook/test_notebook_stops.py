@@ -11,7 +11,7 @@ from test_notebook_cells import session as session
 from test_notebook_cells import shell as shell
 
 from carme_hub.training import command, distributed
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import new_run, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run
@@ -23,18 +23,18 @@ HUB_S = "00000000-0000-4000-8000-000000000000"
 def test_a_stop_between_the_price_and_the_first_look_ends_the_run_too(
     shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = run_folder.launch
+    launch = new_run.launch
 
     def stopped(run: Run) -> None:
         launch(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_folder, "launch", stopped)
+    monkeypatch.setattr(new_run, "launch", stopped)
     with pytest.raises(Interrupted, match="soon was stopped before it started"):
         shell.cell("-n 1 --name soon", "import time\ntime.sleep(60)\n")
     until(lambda: Run.load("soon").state()["state"] == "interrupted")
 
-    monkeypatch.setattr(run_folder, "launch", lambda run: interrupt())  # its conductor never was
+    monkeypatch.setattr(new_run, "launch", lambda run: interrupt())  # its conductor never was
     with pytest.raises(Interrupted, match="never was stopped before it started"):
         shell.cell("-n 1 --name never", "pass")
     assert Run.load("never").state()["message"] == "The run was stopped before it started."
@@ -47,7 +47,7 @@ def interrupt() -> None:
 def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
     shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_folder.create(RunOptions(1, name="gone"), cell="")
+    run = new_run.create(RunOptions(1, name="gone"), cell="")
     write_json(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
     with pytest.raises(CannotRun, match=r"gone still has companions\. Stop it in its session"):
         distributed.stop("gone")

@@ -19,13 +19,14 @@ from carme_hub.node import companion as keep_program
 from carme_hub.training import distributed
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Terminal
-from carme_hub.training.run import control, output, rendezvous, run_folder, run_state
+from carme_hub.training.run import control, new_run, output, rendezvous, run_folder, run_state
 from carme_hub.training.run.description import View, speed
 from carme_hub.training.run.messages import RendezvousClient
+from carme_hub.training.run.new_run import create
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
-from carme_hub.training.run.run_folder import NoRun, Run, create
+from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
 from carme_hub.training.run.sharing import runs_sharing_gpus
@@ -165,7 +166,7 @@ def test_a_folder_that_is_gone_is_said_in_a_sentence(run: Run, tmp_path: Path, m
 
 def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("import pathlib; pathlib.Path('taken').touch(); raise ImportError('not this')")
-    run_folder.launch(run)  # there is no job here, so the run fails, in words of its own
+    new_run.launch(run)  # there is no job here, so the run fails, in words of its own
     end = time.monotonic() + 20
     while run.state()["state"] in run_folder.LIVE and time.monotonic() < end:
         time.sleep(0.05)

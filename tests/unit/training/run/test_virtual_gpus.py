@@ -11,8 +11,9 @@ from carme_hub.training.conductor.companion_price import resources_text
 from carme_hub.training.notebook import display
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
+from carme_hub.training.run.new_run import initial_state
 from carme_hub.training.run.placement import Placement
-from carme_hub.training.run.run_folder import has_virtual_gpus, initial_state
+from carme_hub.training.run.run_folder import has_virtual_gpus
 
 TOLD: dict[str, Any] = {"asked": {"name": "run1", "ranks": 4, "backend": "horovod"}, "kind": "cell", "session": ""}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.command import main
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import new_run, run_folder
 from carme_hub.training.run.failures import CannotRun, RankFailed
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.scaling import benchmark as scaling
@@ -72,7 +72,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-    monkeypatch.setattr(run_folder, "launch", launch)
+    monkeypatch.setattr(new_run, "launch", launch)
     (tmp_path / "train.py").write_text(SCRIPT)
     yield str(tmp_path / "train.py")
     for process in conductors:
@@ -149,14 +149,14 @@ def test_a_number_of_ranks_that_fails_is_said_and_the_others_are_kept(
 def test_what_the_hub_refuses_takes_nothing_from_what_was_measured(
     script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = run_folder.launch
+    launch = new_run.launch
 
     def launch_small(run: Run) -> None:
         if run.request()["asked"]["ranks"] > 1:
             raise run_folder.NoRun("Your account has nothing left.")
         launch(run)
 
-    monkeypatch.setattr(run_folder, "launch", launch_small)
+    monkeypatch.setattr(new_run, "launch", launch_small)
     report = benchmark(script)
     assert report.curve.failures == ("2 ranks: not measured. Your account has nothing left.",)
     with pytest.raises(CannotRun, match="nothing left"):
@@ -211,14 +211,14 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(script: str, more: 
 def test_a_benchmark_that_is_stopped_keeps_what_it_has(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launch = run_folder.launch
+    launch = new_run.launch
 
     def launch_once(run: Run) -> None:
         if "2x1" in run.id:
             raise KeyboardInterrupt
         launch(run)
 
-    monkeypatch.setattr(run_folder, "launch", launch_once)
+    monkeypatch.setattr(new_run, "launch", launch_once)
     with pytest.raises(KeyboardInterrupt):
         benchmark(script)
     [path] = scaling.saved_curves()
