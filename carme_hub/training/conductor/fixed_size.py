@@ -15,7 +15,6 @@ from carme_hub.training.run import messages, results
 from carme_hub.training.run.output import TaskEnd
 from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
 from carme_hub.training.run.run_folder import Run, State
-from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, Step
 
 from .cause import (
@@ -31,6 +30,7 @@ from .cause import (
 )
 from .conductor import Conductor, Failed, error_entry
 from .mpi_start import MPIStart
+from .sharing import sharing_message
 from .step import StartedStep
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import threading
 import time
 
 from carme_hub.training.conductor.conductor import Conductor, Failed, error_entry
+from carme_hub.training.conductor.sharing import sharing_message
 from carme_hub.training.conductor.step import start_in_thread
 from carme_hub.training.run import messages, results
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import MAX_ELASTIC_RANKS
 from carme_hub.training.run.run_state import NEW_RANK
-from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 from .losses import Losses, how_step_ended

@@ -9,12 +9,13 @@ from typing import Any
 
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Notebook, RunDisplay, Terminal
-from carme_hub.training.run import control, keep, new_run, results
+from carme_hub.training.run import control, keep, results
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions
 from carme_hub.training.templates import kernels
 
+from . import new_run
 from .price import price_of
 
 

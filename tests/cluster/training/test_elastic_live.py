@@ -26,7 +26,7 @@ import json, os, time
 from pathlib import Path
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.control import RequestRefused
-from carme_hub.training.run.new_run import create, launch
+from carme_hub.training.launch.new_run import create, launch
 from carme_hub.training.run.run_folder import Run
 
 def go(backend, cell, ranks=2, elastic=(2, 4), **more):

@@ -23,7 +23,7 @@ BEGIN = (
     + """
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.control import NoConductor
-from carme_hub.training.run.new_run import create, launch
+from carme_hub.training.launch.new_run import create, launch
 from carme_hub.training.run.run_folder import Run, all_runs
 import contextlib, json, shutil, time
 

@@ -20,8 +20,8 @@ from test_elastic_run import place as place
 from carme_hub.training.conductor import companion as companion_job
 from carme_hub.training.conductor.fixed_size import FixedSizeRun
 from carme_hub.training.elastic import elastic_run
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.control import RequestRefused
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.run_folder import ENDED, State
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, Hub, NoHub

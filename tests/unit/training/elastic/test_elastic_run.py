@@ -20,8 +20,8 @@ from started_here import BrokerThatStartsHere, StepHere
 from carme_hub.training.elastic import elastic_run, horovod
 from carme_hub.training.elastic import resize as elastic_resize
 from carme_hub.training.elastic.elastic_run import ElasticRun
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.control import RequestRefused
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, State
 from carme_hub.training.run.run_options import RunOptions

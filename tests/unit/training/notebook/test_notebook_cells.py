@@ -18,9 +18,9 @@ from forged_quotes import HubThatQuotes
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, load_ipython_extension, magic
 from carme_hub.training.conductor.companion import START_MINUTES
-from carme_hub.training.launch import price, start
+from carme_hub.training.launch import new_run, price, start
 from carme_hub.training.notebook import live
-from carme_hub.training.run import new_run, run_folder
+from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.session.companions import Hub, Quote, Refused

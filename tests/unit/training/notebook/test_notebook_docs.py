@@ -11,7 +11,8 @@ import pytest
 
 from carme_hub.training import distributed, here, magic
 from carme_hub.training.command import OWN, TRAIN
-from carme_hub.training.run import new_run, run_folder
+from carme_hub.training.launch import new_run
+from carme_hub.training.run import run_folder
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import NEW_RANK
 

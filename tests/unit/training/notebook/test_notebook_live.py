@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from notebook_parts import state
 
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.notebook import display, follow, live
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import CATCH_UP_LINES, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
 from carme_hub.training.run.failures import Interrupted
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import RunOptions

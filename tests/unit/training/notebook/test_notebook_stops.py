@@ -11,7 +11,8 @@ from test_notebook_cells import session as session
 from test_notebook_cells import shell as shell
 
 from carme_hub.training import command, distributed
-from carme_hub.training.run import new_run, run_folder
+from carme_hub.training.launch import new_run
+from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run

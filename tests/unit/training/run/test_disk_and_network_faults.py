@@ -17,19 +17,20 @@ import pytest
 
 from carme_hub.node import companion as keep_program
 from carme_hub.training import distributed
+from carme_hub.training.conductor.sharing import runs_sharing_gpus
+from carme_hub.training.launch import new_run
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Terminal
-from carme_hub.training.run import control, new_run, output, rendezvous, run_folder, run_state
+from carme_hub.training.run import control, output, rendezvous, run_folder, run_state
 from carme_hub.training.run.description import View, speed
 from carme_hub.training.run.messages import RendezvousClient
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
-from carme_hub.training.run.sharing import runs_sharing_gpus
 from carme_hub.training.session.companions import release_by_file
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training import command, distributed
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.run import keep
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run, all_runs
 from carme_hub.training.run.run_options import RunOptions

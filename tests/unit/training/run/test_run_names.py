@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.run.new_run import create
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import RunOptions
 

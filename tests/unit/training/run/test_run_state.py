@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from carme_hub.training.launch.new_run import create
 from carme_hub.training.run import messages, run_state
-from carme_hub.training.run.new_run import create
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run

@@ -8,10 +8,10 @@ import pytest
 
 from carme_hub.training.conductor import fixed_size
 from carme_hub.training.conductor.companion_price import resources_text
+from carme_hub.training.launch.new_run import initial_state
 from carme_hub.training.notebook import display
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
-from carme_hub.training.run.new_run import initial_state
 from carme_hub.training.run.placement import Placement
 from carme_hub.training.run.run_folder import has_virtual_gpus
 

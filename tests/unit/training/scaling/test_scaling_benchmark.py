@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.command import main
-from carme_hub.training.run import new_run, run_folder
+from carme_hub.training.launch import new_run
+from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, RankFailed
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.scaling import benchmark as scaling

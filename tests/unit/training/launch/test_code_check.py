@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.run.code_check import CodeError, check_cell, check_script
+from carme_hub.training.launch.code_check import CodeError, check_cell, check_script
 
 
 @pytest.mark.parametrize("code", ["", "print(1)", "def f():\n    return 1", "x = 'é'", "assert (1, 'always true')"])

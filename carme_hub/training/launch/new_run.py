@@ -13,10 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import code_check, environment, results
-from .private_files import write, write_json
-from .run_folder import START_TIMEOUT, NoRun, Run, State, has_virtual_gpus, root
-from .run_options import InvalidOptions, RunOptions
+from carme_hub.training.run import environment, results
+from carme_hub.training.run.private_files import write, write_json
+from carme_hub.training.run.run_folder import START_TIMEOUT, NoRun, Run, State, has_virtual_gpus, root
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions
+
+from . import code_check
 
 
 def create(

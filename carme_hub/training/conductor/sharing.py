@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from .run_folder import LIVE, NoRun, Run, State, all_runs
+from carme_hub.training.run.run_folder import LIVE, NoRun, Run, State, all_runs
 
 
 def runs_sharing_gpus(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
