@@ -156,10 +156,14 @@ class FixedSizeRun(Conductor):
         if error.get("type") == "NotStarted" and error.get("node"):
             self._bad_nodes.add(str(error["node"]))
         if error.get("type") == GPUS_TAKEN_AWAY and self._job is not None:
-            self._job.give_back()
+            from carme_hub.training.session.companions import NoHub
+
+            self.state.set_gpus(0)  # until another companion has come
+            with contextlib.suppress(NoHub):  # it is given back by a file, which the hub reads when it is there again
+                self._job.give_back()
             self._job = None
         ends = self.rendezvous.get(messages.BROADCAST, "ends")
-        self.rendezvous.clear()
+        self.rendezvous.renew()  # a rank that outlives its end reports nothing about the next attempt
         self.rendezvous.put(messages.BROADCAST, "ends", ends or b'{"at": 0}')
         self.check()
 

@@ -1,4 +1,7 @@
-"""The deadline of this process: from its conductor, or else from Slurm's variable at its start."""
+"""The deadline of this process: from its conductor, or else from a variable at its start: ours, or Slurm's.
+
+A command that ranks run is told the deadline by ``CARME_DEADLINE`` as it was when the command started.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+
+#: The variable that holds the deadline for programs that a rank starts, in seconds since 1970.
+VARIABLE = "CARME_DEADLINE"
 
 
 class Deadline:
@@ -24,8 +30,12 @@ class Deadline:
 
     def left(self) -> float:
         """Return the seconds that are left, ``math.inf`` where the deadline is unknown."""
-        end = self._at if self._at is not None else _from_slurm()
+        end = self.at()
         return end - time.time() if end else math.inf
+
+    def at(self) -> float:
+        """Return the deadline in seconds since 1970, 0 = unknown."""
+        return self._at if self._at is not None else _from_environ()
 
     def before(self, seconds: float, call: Callable[[], None]) -> None:
         """Call a function once, in a thread, when so many seconds or fewer are left."""
@@ -39,8 +49,8 @@ class Deadline:
         threading.Thread(target=wait, name="carme-deadline", daemon=True).start()
 
 
-def _from_slurm() -> float:
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
+def _from_environ() -> float:
+    end = os.environ.get(VARIABLE) or os.environ.get("SLURM_JOB_END_TIME", "")
     return float(end) if end.isascii() and end.isdigit() else 0.0
 
 

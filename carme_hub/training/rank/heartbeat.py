@@ -37,7 +37,7 @@ class Heartbeat:
         self._client, self._number = client, number
         self._interval = max(INTERVAL, size / MAX_BEATS_PER_SECOND)
         self._usage = Usage()
-        self._whereabouts = Whereabouts(folder, number) if folder is not None else None
+        self._whereabouts = Whereabouts(folder, number, self._interval) if folder is not None else None
         self._stopped, self._said, self._stacks = threading.Event(), False, 0
         self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
 

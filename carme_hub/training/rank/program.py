@@ -27,7 +27,7 @@ from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
 from . import devices, garbage, horovod, jax, mpi, network, thread_exit, torch_store
-from .deadline import DEADLINE
+from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
 from .numbering import Rank, rank_from_environ, remove_slurm
 
@@ -110,7 +110,9 @@ class Process:
     def __init__(self, config: RankConfig, number: int, node: str) -> None:
         self.config, self.number, self.node = config, number, node
         self._client = config.rendezvous_client
-        self._heartbeat = Heartbeat(self._client, number, config.ranks, config.folder)
+        self._heartbeat = Heartbeat(
+            self._client, number, config.ranks, config.folder if config.kind != "command" else None
+        )
 
     def run(self, begin: Callable[[], None]) -> int:
         """Run the code, and return the exit status. Where the code fails, this process ends here.
@@ -235,6 +237,8 @@ def run_command(argv: Sequence[str]) -> None:
     """
     import subprocess
 
+    if at := DEADLINE.at():
+        os.environ[VARIABLE] = str(int(at))
     # Slurm sends signals to the program too. USR1 would end this process, and a handler is reset in the program.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     try:

@@ -2,6 +2,8 @@
 
 The heartbeat thread looks at it (``sys._current_frames``), also while the main thread waits inside a library. Where
 code keeps Python's lock, the heartbeat stops too; then faulthandler's watchdog, which needs no lock, writes all stacks.
+A process has one such watchdog: code that calls ``faulthandler.dump_traceback_later`` itself has it until the next
+heartbeat.
 """
 
 from __future__ import annotations
@@ -37,10 +39,14 @@ class Whereabouts:
     """Follows the main thread of this process.
 
     Args:
-        folder: of the run. number: of the rank. clock: a monotonic clock, in seconds.
+        folder: of the run. number: of the rank. interval: seconds between two heartbeats.
+        clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, folder: Path, number: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, folder: Path, number: int, interval: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._watchdog_seconds = max(WATCHDOG_SECONDS, 3 * interval)
         self._file, self._clock = stack_file(folder, number), clock
         self._progress: object = None
         self._since, self._last = clock(), clock()
@@ -93,7 +99,7 @@ class Whereabouts:
             if self._watchdog is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 self._watchdog = os.open(self._file.with_suffix(".locked.txt"), flags, 0o600)
-            faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=False, file=self._watchdog)
+            faulthandler.dump_traceback_later(self._watchdog_seconds, exit=False, file=self._watchdog)
 
     def close(self) -> None:
         """Stop the watchdog."""

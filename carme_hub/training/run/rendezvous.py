@@ -85,6 +85,11 @@ class Rendezvous:
         """Stop."""
         self.stop()
 
+    def renew(self) -> None:
+        """Forget all values, and refuse the clients of before: ranks that are started again read the new secret."""
+        self.secret = secrets.token_hex(16)
+        self.clear()
+
     def clear(self, *scopes: str) -> None:
         """Forget all values, before ranks meet again; only those of the given scopes, if any are given."""
         with self._lock:

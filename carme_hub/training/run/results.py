@@ -190,6 +190,9 @@ def forget(folder: Path, rank: int) -> None:
     """Remove the result of a rank that is started again."""
     for suffix in (".pkl", ".txt"):
         (folder / f"result-{rank}{suffix}").unlink(missing_ok=True)
+    if not rank:  # variables of rank 0 that were too large to fetch
+        for path in folder.glob("pulled-*.pkl"):
+            path.unlink(missing_ok=True)
 
 
 def number_by_rank(folder: Path, ranks: Mapping[int, int]) -> None:

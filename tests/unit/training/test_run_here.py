@@ -91,6 +91,15 @@ def test_any_command_runs_with_the_environment_of_a_rank(code: str, said: str, s
     assert state["ranks"][state["error"]["rank"]]["exit"] == status
 
 
+def test_a_command_is_told_its_deadline_and_a_python_of_it_the_time_that_is_left() -> None:
+    code = "import os\nfrom carme_hub.training import here\nprint(os.environ['CARME_DEADLINE'], here.time_left())\n"
+    run = create(RunOptions(1, seconds=600), command=sys.executable, args=["-c", code])
+    assert end_of(run)["state"] == "finished"
+    deadline, left = run.log(0).split()
+    assert int(deadline) - run.state()["began"] == pytest.approx(600, abs=20)
+    assert float(left) == pytest.approx(600, abs=20)
+
+
 def test_the_time_that_is_left_is_known_from_the_first_line_on_and_the_same_for_all_ranks() -> None:
     cell = "from carme_hub.training import here\nimport time\nprint(time.time() + here.time_left())\n"
     run = create(RunOptions(3, seconds=600), cell=cell)

@@ -53,11 +53,11 @@ class MainThreadThatIsForged:
 
 def test_a_rank_that_goes_on_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main = MainThreadThatIsForged(monkeypatch)
-    there = Whereabouts(tmp_path, 0, lambda: main.now)
+    there = Whereabouts(tmp_path, 0, 1.0, lambda: main.now)
     for step in range(100):  # by its steps
         main.now += 1
         assert there.look(step) is None
-    there = Whereabouts(tmp_path, 0, lambda: main.now)
+    there = Whereabouts(tmp_path, 0, 1.0, lambda: main.now)
     for _ in range(100):  # by its work, where it reports no steps
         main.now, main.cpu = main.now + 1, main.cpu + 0.5
         assert there.look(None) is None
@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_go_on_tells_where_it_is_and_writes_its_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int | None
 ) -> None:
     main = MainThreadThatIsForged(monkeypatch)
-    there = Whereabouts(tmp_path, 3, lambda: main.now)
+    there = Whereabouts(tmp_path, 3, 1.0, lambda: main.now)
     there.look(step)
     main.now = 62
     found: list[Any] = []
@@ -92,7 +92,7 @@ def test_code_that_keeps_pythons_lock_is_seen_by_the_watchdog(tmp_path: Path) ->
         "from pathlib import Path\n"
         "from carme_hub.training.rank import whereabouts\n"
         "whereabouts.WATCHDOG_SECONDS = 0.3\n"
-        "there = whereabouts.Whereabouts(Path(sys.argv[1]), 0)\n"
+        "there = whereabouts.Whereabouts(Path(sys.argv[1]), 0, 0.1)\n"
         "there.look(None)\n"
         "def keep_the_lock():\n"
         "    ctypes.PyDLL(None).usleep(900_000)\n"

@@ -45,6 +45,15 @@ def test_what_one_rank_says_another_reads(there: Rendezvous) -> None:
     assert ask(there, "GET", known(there, "global", "0")) == (404, b"")
 
 
+def test_what_ranks_of_an_earlier_attempt_say_is_refused(there: Rendezvous) -> None:
+    earlier = known(there, "carme-end", "0")
+    assert ask(there, "PUT", earlier, b"before") == (200, b"")
+    there.renew()
+    assert ask(there, "PUT", earlier, b"late") == (404, b"")
+    assert there.missing(1, "carme-end") == [0]
+    assert ask(there, "PUT", known(there, "carme-end", "0"), b"now") == (200, b"")
+
+
 class Told:
     """Unpickles to a call."""
 
