@@ -167,7 +167,6 @@ def render(
     packages = packages or packages_folder(owner, session)
     container = container_of(session, owner, request, image, site, packages)
     plan = site.runtime.render(container)
-    plan = replace(plan, cleanup=(*plan.cleanup, ("/bin/rm", "-rf", "--one-file-system", packages)))
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)

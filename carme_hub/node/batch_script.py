@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH113, PTH117, PTH118, PTH119, PTH123
+# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH112, PTH113, PTH117, PTH118, PTH119, PTH123
 """The batch script of every session: the same bytes for all of them.
 
 It runs one plan and leaves no files or processes of the user behind. A compute node needs /usr/bin/python3 (3.6 or
@@ -34,15 +34,14 @@ else:  # json, signal, contextlib and base64 import enum and re: 12 ms of each s
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
 NO_SPACE, NO_HOME, OTHER_PROCESSOR, NO_EXECUTION, NOT_STARTED = 79, 80, 82, 83, 84
 #: Errors of a home folder that is missing or not usable.
-HOME_ERRORS = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS}
-HOME_ERRORS |= {errno.EIO, errno.ESTALE, errno.ENOTCONN}
+HOME_ERRORS = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN}
 #: The signals that the supervisor waits for.
 BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD, signal.SIGIO}
 #: A missing path below these means that the node lacks what the runtime needs; the image is not missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 RESERVED_NAMES = ("data.json", "job.log", "end.json")
 OWN_NAMES = (*RESERVED_NAMES, "singleuser.json")
-#: Folder of the packages that people install in a session; the plan's cleanup removes it.
+#: Folder of the packages that people install in a session.
 PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
 HUB_TRIES, HUB_SECONDS, HUB_PAUSE = 2, 1.0, 0.5
@@ -133,8 +132,9 @@ def prune() -> None:
     """Remove the user's other session folders that ended long ago and hold only known files; ignore errors."""
     with suppress(OSError):
         for path, below, names, folder in os.fwalk(".."):  # it opens the folders that it visits and follows no links
-            if PACKAGES in below and time.time() - os.fstat(folder).st_mtime > 3 * KEPT_SECONDS:
-                import shutil  # its batch script was killed, and no session lasts so long
+            old = time.time() - os.fstat(folder).st_mtime > 3 * KEPT_SECONDS  # no session lasts so long
+            if PACKAGES in below and ("end.json" in names or old):
+                import shutil  # of this session, which has just ended, or of one whose batch script was killed
 
                 shutil.rmtree(path + "/" + PACKAGES, ignore_errors=True)
             ours = path != ".." and not below and set(names) <= set(OWN_NAMES)
@@ -380,10 +380,8 @@ def main() -> int:
     except Failed as error:
         status, message = error.args
     except OSError as error:  # a full disk, or a home that is not mounted any more
-        status, message = (
-            exit_code_of(error),
-            f"{error.filename or 'the session folder'} cannot be used: {error.strerror}",
-        )
+        status = exit_code_of(error)
+        message = f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
     if message and data:
         tell_hub(data, status)
     with suppress(OSError):  # the exit code still says what happened
@@ -393,6 +391,8 @@ def main() -> int:
         if folder >= 0:
             close(folder, data, status, message)
             say("ended with exit status {} (job {})".format(status, os.environ.get("SLURM_JOB_ID", "0")))
+            if os.path.isdir(PACKAGES):  # after the end mark: it may have tens of thousands of files
+                prune()
     return status
 
 

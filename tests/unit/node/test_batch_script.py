@@ -317,6 +317,16 @@ def test_packages_of_a_session_whose_batch_script_was_killed_are_removed_after_n
     assert packages.exists() is left
 
 
+def test_packages_of_a_session_go_with_it_after_its_end_mark(node: Node) -> None:
+    (node.folder / "packages" / "lib").mkdir(parents=True)
+    killed = ended(node, "killed", 1)
+    (killed / "packages").mkdir()
+    assert node.run() == 0
+    assert not (node.folder / "packages").exists()
+    assert not (killed / "packages").exists()
+    assert (killed / "end.json").exists()
+
+
 def test_an_old_session_that_holds_anything_of_the_users_is_left_as_it_is(node: Node) -> None:
     kept = ended(node, "kept", 31, more="notes.txt")
     deep = ended(node, "deep", 31)
