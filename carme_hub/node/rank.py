@@ -13,7 +13,8 @@ program does not forward it. TERM asks for the end: the rank has the grace time,
 The ranks of a step on one node share a folder as their /dev/shm. The last of them removes it. Where killed ranks have
 left such folders, the next rank on the node removes them.
 
-As soon as the command has ended, the last line on the error output says how, for the conductor of the run (END_MARK).
+As soon as the command has ended, the last line on the error output says how, for the conductor of the run (END_MARK),
+where that has asked for it: a conductor of an older image would take the line for output.
 
 Inside the container the same file runs as ``python3 carme-rank --become COMMAND…``: it resets the signal handlers and
 replaces itself by the command, because the runtime had to ignore signals in order to outlive them.
@@ -233,6 +234,8 @@ def report_end(status: int, killed_before: int = 0, *, started: bool = True) -> 
         killed_before: processes of this task that the kernel had killed for lack of memory when the task began.
         started: whether the command was started at all.
     """
+    if "CARME_REPORT_ENDS" not in os.environ:
+        return
     killed, limit = memory_of_task()
     out_of_memory = started and status != 0 and killed > killed_before
     end = {"status": status, "started": started, "out_of_memory": out_of_memory, "memory_mib": limit >> 20}

@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, List, Tuple
 MOST_RANKS, MOST_GPUS = 4096, 128
 #: Seconds after the request to end a step: TERM to its ranks, TERM to srun, KILL by scancel, KILL to srun.
 TERM_AFTER, SRUN_TERM_AFTER, CANCEL_AFTER, SRUN_KILL_AFTER = 0.0, 3.5, 4.2, 4.7
-COMMAND_SECONDS, PR_SET_PDEATHSIG = 20.0, 1
+COMMAND_SECONDS, PR_SET_PDEATHSIG, LIBC = 20.0, 1, ctypes.CDLL(None)
 #: Folders of srun on clusters that do not have it in PATH.
 SLURM_FOLDERS = "/usr/bin:/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -40,7 +40,6 @@ SIGNALS = {"INT": signal.SIGINT, "USR1": signal.SIGUSR1}
 ERROR_LINE = re.compile(r"srun: (error|fatal|Warning): ")
 USELESS_LINE = re.compile(r"srun: Warning: can't run ")
 EXPECTED_LINE = re.compile(r"srun: (error: \S+ tasks? \S+ (Terminated|Killed)|Warning: can't run )")
-LIBC = ctypes.CDLL(None)
 
 
 class Refused(Exception):
@@ -153,8 +152,7 @@ def address(nodes: List[str]) -> str:
 
 def node_address(name: str) -> str:
     """Return the address by which Slurm reaches a node."""
-    found = re.search(r"\sNodeAddr=(\S+)", run_command("scontrol", "-o", "show", "node", name))
-    return found.group(1) if found else name
+    return [*re.findall(r"\sNodeAddr=(\S+)", run_command("scontrol", "-o", "show", "node", name)), name][0]
 
 
 def choose_gpus(gpu_file: int, job: int, nodes: List[str], wanted: int, available: int) -> List[int]:
@@ -195,8 +193,9 @@ def validated(request: Dict[str, Any]) -> Dict[str, Any]:
         "gpus_per_node": lambda it: type(it) is int and 0 <= it <= MOST_GPUS,
         "mpi": lambda it: bool(re.fullmatch("[a-z0-9_]{1,20}", it)),
         "slot": lambda it: it == "" or bool(WORD.fullmatch(it)),
-        "kill_on_bad_exit": lambda it: type(it) is bool,
+        **dict.fromkeys(("kill_on_bad_exit", "report_ends"), lambda it: type(it) is bool),
     }
+    request = {"report_ends": False, **request}  # the client of an older image does not send it
     for name, test in fine.items():
         try:
             good = test(request[name])
@@ -262,8 +261,9 @@ class Step:
         self.folder, self.mark, self.rank_prefix = job_folder, f"{job_folder}/step-{token}", f"rank-{token}-"
         os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL, 0o600))
         environment = command_environ()
-        if request["slot"]:
-            environment["CARME_SLOT"] = request["slot"]
+        for name, variable in (("slot", "CARME_SLOT"), ("report_ends", "CARME_REPORT_ENDS")):
+            if self.request[name]:
+                environment[variable] = str(self.request[name])
         if request["gpus_per_node"]:
             chosen = choose_gpus(gpu_file, available["job"], nodes, request["gpus_per_node"], available["gpus"])
             environment["CARME_GPUS"] = ",".join(map(str, chosen))

@@ -110,6 +110,7 @@ class FixedSizeRun(Conductor):
             # The conductor ends the others as soon as it knows the cause. Slurm would kill them at the first bad exit,
             # which is often that of a rank that only lost another one.
             kill_on_bad_exit=False,
+            report_ends=True,
         )
         # Where a companion was waited for, the deadline that was published first is wrong: the limit counts from here.
         self.started = self.started or time.monotonic()  # so that what is published first stays true

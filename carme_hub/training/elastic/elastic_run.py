@@ -20,7 +20,7 @@ from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import MAX_ELASTIC_RANKS
 from carme_hub.training.run.run_state import NEW_RANK
-from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
+from carme_hub.training.session.step_broker import Broker, NoBroker, NotReady, Step
 
 from .losses import Losses, how_step_ended
 from .notices import Notices
@@ -257,8 +257,7 @@ class ElasticRun(Conductor):
 
     def _start(self, number: int, slot: WorkerSlot) -> Worker:
         companion = self._workers.companions.get(slot.companion)
-        other = companion.allocation if companion is not None else None
-        allocation: Allocation | None = other if slot.companion else self.allocation
+        allocation = self.allocation if not slot.companion else companion.allocation if companion else None
         if allocation is None:
             raise NotReady("its companion has ended.")
         life = self._workers.starts.get(number, 0)
@@ -275,10 +274,11 @@ class ElasticRun(Conductor):
             companion=slot.companion,
             gpus_per_node=allocation.gpus if self._gpus else 0,  # overlapping steps share them; the worker selects
             slot=name,
+            report_ends=True,
         )
         try:
-            shared = {"beside": self._workers.beside(slot)}
-            self.rendezvous.put(messages.BROADCAST, sharing_key(number), json.dumps(shared).encode())
+            shared = json.dumps({"beside": self._workers.beside(slot)}).encode()
+            self.rendezvous.put(messages.BROADCAST, sharing_key(number), shared)
             handle = start_in_thread(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
         except NoBroker:
             self._membership.remove(name)

@@ -60,6 +60,7 @@ class Step:
         nodes: of the job, () = all. companion: session id of a companion, "" = the session's own job.
         mpi: srun's --mpi. slot: the ranks get it as CARME_SLOT.
         kill_on_bad_exit: whether the first failed rank ends all ranks.
+        report_ends: whether each rank's last line says how it ended (``output.split_task_end``).
     """
 
     run: str
@@ -71,6 +72,7 @@ class Step:
     mpi: str = "none"
     slot: str = ""
     kill_on_bad_exit: bool = True
+    report_ends: bool = False
 
 
 class Broker:

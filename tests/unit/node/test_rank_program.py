@@ -50,7 +50,7 @@ class Node:
     def start(self, *argv: str, number: int = 3, **environ: str) -> subprocess.Popen[str]:
         (self.folder / "data.json").write_text(json.dumps(self.document))
         words = ["/usr/bin/python3", "-IS", str(self.folder / "carme-rank"), str(self.folder), TOKEN, "--", *argv]
-        own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": str(number), "HUB": "x", **environ}
+        own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": str(number), "HUB": "x", "CARME_REPORT_ENDS": "1", **environ}
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
         return subprocess.Popen(words, env=own, stdin=null, stdout=pipe, stderr=pipe, text=True, cwd="/")
 
@@ -156,11 +156,23 @@ def test_a_rank_that_needs_more_memory_than_its_cgroup_has_says_so(node: Node, m
     node.document["rank"]["plan"]["argv"] = ["/usr/bin/env", "@CARME_ARGV@"]
     (node.folder / "data.json").write_text(json.dumps(node.document))
     words = ["/usr/bin/python3", "-IS", str(node.folder / "carme-rank"), str(node.folder), TOKEN, "--"]
-    own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "0"}
+    own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "0", "CARME_REPORT_ENDS": "1"}
     done = subprocess.run(
         [*python(code), *words, *python("bytearray(200 << 20)")], env=own, capture_output=True, timeout=30, check=False
     )
     assert split_task_end(0, done.stderr.splitlines()[-1])[1] == TaskEnd(0, 137, out_of_memory=True, memory_mib=96)
+
+
+def test_an_end_is_reported_only_to_a_conductor_that_has_asked_for_it(node: Node) -> None:
+    """An image of an older release would show the line among the output of the rank."""
+    words = ["/usr/bin/python3", "-IS", str(node.folder / "carme-rank"), str(node.folder), TOKEN, "--"]
+    (node.folder / "data.json").write_text(json.dumps(node.document))
+    for environ, count in (({}, 0), ({"CARME_REPORT_ENDS": "1"}, 1)):
+        own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "0", **environ}
+        done = subprocess.run(
+            [*words, *python("pass")], env=own, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.stderr.count(rank.END_MARK) == count
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ NEW = OLD.replace("TRES=cpu", "ReqTRES=cpu=1 AllocTRES=cpu").replace("gres:gpu",
         ("slot", "-"),
         ("kill_on_bad_exit", 1),
         ("kill_on_bad_exit", None),
+        ("report_ends", 1),
     ],
 )
 def test_a_word_that_srun_could_take_otherwise_is_refused_by_name(name: str, value: Any) -> None:
