@@ -42,14 +42,28 @@ def use(folder: str) -> None:
 def pip_words(argv: "list[str]") -> "list[str]":
     """Return the words after ``pip`` in a command line of Python, [] where it does not run pip."""
     words = argv[1:]
+    while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+        words = words[2 if words[0] in ("-W", "-X") else 1 :]
     if words[:2] == ["-m", "pip"]:
         return words[2:]
     return words[1:] if words and os.path.basename(words[0]).rstrip("0123456789.") == "pip" else []
 
 
 def chooses_no_place(words: "list[str]") -> bool:
-    """Return whether these words of pip install packages, and name no place for them."""
-    return "install" in words and not any(word.partition("=")[0] in PLACES for word in words)
+    """Return whether these words of pip install packages, and neither they nor pip's settings name a place for them."""
+    return "install" in words and not any(word.partition("=")[0] in PLACES for word in words) and not configures_place()
+
+
+def configures_place() -> bool:
+    """Return whether pip's variables or files name a place: it refuses two of them."""
+    try:
+        from pip._internal.configuration import Configuration
+
+        found = Configuration(isolated=False)
+        found.load()
+        return any(value and f"--{name.rpartition('.')[2]}" in PLACES for name, value in found.items())
+    except Exception:  # noqa: BLE001  another release of pip, or a file that pip itself complains of
+        return False
 
 
 def install_into(folder: str) -> None:

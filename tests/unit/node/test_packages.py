@@ -109,6 +109,20 @@ def test_another_place_is_respected(image: Environment, tmp_path: Path) -> None:
     assert not (image.layer / "lib" / MINOR / "site-packages" / "carme_fourth.py").exists()
 
 
+@pytest.mark.parametrize("command", ["install", "global"])
+def test_a_place_in_pips_own_settings_is_respected(image: Environment, tmp_path: Path, command: str) -> None:
+    wheel(image.wheels, "carme_sixth", "1.0")
+    settings = image.folder / ".config" / "pip" / "pip.conf"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(f"[{command}]\ntarget = {tmp_path}\n")
+    try:
+        image.pip("install", "carme_sixth")
+    finally:
+        settings.unlink()
+    assert (tmp_path / "carme_sixth.py").exists()
+    assert not (image.layer / "lib" / MINOR / "site-packages" / "carme_sixth.py").exists()
+
+
 def test_a_kernel_that_runs_already_finds_what_is_installed_later(image: Environment) -> None:
     wheel(image.wheels, "carme_fifth", "1.0")
     install = ["-m", "pip", "install", "--no-index", f"--find-links={image.wheels}", "carme_fifth"]
@@ -128,6 +142,9 @@ def test_a_kernel_that_runs_already_finds_what_is_installed_later(image: Environ
         ("python -m pip install x", True),
         ("python /opt/venv/bin/pip install x", True),
         ("python /opt/venv/bin/pip3.11 install --user x", True),
+        ("python -I -m pip install x", True),
+        ("python -W error -s -m pip install x", True),
+        ("python -c pip install x", False),
         ("python -m pip install --target /x x", False),
         ("python -m pip install --prefix=/x x", False),
         ("python -m pip list", False),
