@@ -191,9 +191,13 @@ class Membership:
         return Assignment(self.generation, found.rank, self._size, first)
 
     def _change_is_due(self) -> bool:
-        """Return whether workers that train have to come back: for a loss, a leaving worker, or new ones with room."""
+        """Return whether workers that train have to come back.
+
+        They have to after a loss, for one that leaves, for one that has come back by itself (torch's agent whose
+        process died, while the others may be far from their next collective), and for new ones with room.
+        """
         train = [each for each in self._workers.values() if each.rank >= 0]
-        if self._lost or any(each.leaving for each in train):
+        if self._lost or any(each.leaving or each.ready for each in train):
             return True
         stay = min(len(train), self.most)
         joining = [each for each in self._workers.values() if each.rank < 0 and each.ready and not each.leaving]

@@ -116,6 +116,16 @@ def test_one_that_is_lost_is_missed_and_its_successor_is_not_waited_for() -> Non
     assert made.ranks() == {"b": 0, "c": 1, "e": 2}, "rank 0 has the state of the training"
 
 
+def test_one_that_comes_back_by_itself_is_not_left_waiting_for_those_that_go_on() -> None:
+    made = membership(workers="abc")
+    assert [made.next_generation(name) for name in "abc"] == [0, 0, 0]
+    assert made.wait_for_assignment("b", 1, 0) is None  # its process died; torch's agent starts another
+    assert [made.next_generation(name) for name in "ac"] == [2, 2]
+    assert made.wait_for_assignment("a", 1, 0) is None
+    assert made.wait_for_assignment("c", 1, 0) == Assignment(2, 2, 3, "host-a")
+    assert [made.next_generation(name) for name in "abc"] == [0, 0, 0]
+
+
 def test_one_that_was_ready_first_is_not_rank_0_before_those_who_have_trained() -> None:
     made = membership(workers="ab")
     made.add("c")
