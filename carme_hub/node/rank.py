@@ -175,6 +175,8 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
     signal.pthread_sigmask(signal.SIG_BLOCK, supervise.BLOCKED)
     supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own, mark = folder + "/rank-" + name, folder + "/step-" + name.partition("-")[0]
+    if is_removed(mark):  # the step is to end already: Slurm could kill this process while the container starts
+        return 128 + signal.SIGTERM
 
     class Supervisor(supervise.Supervisor):
         """Supervisor of a rank: Slurm signals every process of a step, and a removed mark ends the rank."""

@@ -6,9 +6,9 @@ Only a few fields of a request become options of srun, and each is validated her
 only the container. Standard library only, Python 3.6 or later.
 
 srun(1): TERM makes srun kill the step at once; INT (with --disable-status) and USR1 go to all processes of the step.
-A step gets all GPUs of the job on its nodes, and CARME_GPUS tells its ranks which ones to use: where steps overlap,
-Slurm would give each of them the first GPUs. A step has a mark in the session folder, ``step-TOKEN``. Ranks end when it
-is gone, since without Slurm's controller neither srun nor scancel can end them.
+A step gets all GPUs of its nodes, and CARME_GPUS says which ones its ranks use: Slurm would give overlapping steps the
+first ones each. Ranks end, or do not start, when the step's mark in the session folder, ``step-TOKEN``, is gone:
+without Slurm's controller neither srun nor scancel can end them.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ import time
 from typing import Any, Callable, Dict, List, Tuple
 
 MOST_RANKS, MOST_GPUS = 4096, 128
-#: Seconds after the request to end a step: TERM to its ranks, TERM to srun, KILL by scancel, KILL to srun.
-TERM_AFTER, SRUN_TERM_AFTER, CANCEL_AFTER, SRUN_KILL_AFTER = 0.0, 3.5, 4.2, 4.7
+#: Seconds after the request to end a step, whose ranks get TERM at once: TERM to srun, KILL by scancel, KILL to srun.
+SRUN_TERM_AFTER, CANCEL_AFTER, SRUN_KILL_AFTER = 3.5, 4.2, 4.7
 COMMAND_SECONDS, PR_SET_PDEATHSIG, LIBC = 20.0, 1, ctypes.CDLL(None)
 #: Folders of srun on clusters that do not have it in PATH.
 SLURM_FOLDERS = "/usr/bin:/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
@@ -236,8 +236,7 @@ class Step:
     """One step; it ends when its client closes the connection.
 
     Args:
-        connection: to the client. fds: for output and errors of the ranks. folder: of the session.
-        gpu_file: see ``choose_gpus``.
+        connection: to the client. fds: the ranks' output and errors. folder: the session's. gpu_file: see choose_gpus.
     """
 
     def __init__(
@@ -341,10 +340,11 @@ class Step:
         if not self.ends_at or self.process.poll() is not None:
             return 1.0 if self.process.poll() is None else 0.05
         passed = time.monotonic() - self.ends_at
-        if self.stage < 4 and passed >= (TERM_AFTER, SRUN_TERM_AFTER, CANCEL_AFTER, SRUN_KILL_AFTER)[self.stage]:
-            if self.stage == 0 and self.id:
+        first = 0.0 if self.id else SRUN_TERM_AFTER  # srun would kill ranks whose containers start, so a part may stay
+        if self.stage < 4 and passed >= (first, SRUN_TERM_AFTER, CANCEL_AFTER, SRUN_KILL_AFTER)[self.stage]:
+            if self.stage == 0:
                 self.cancel("--signal=TERM")
-            elif self.stage < 2:
+            elif self.stage == 1:
                 self.process.terminate()
             elif self.stage == 2:
                 self.cancel("--signal=KILL")

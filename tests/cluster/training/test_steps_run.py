@@ -155,10 +155,15 @@ def test_a_killed_client_leaves_no_rank(job: Job) -> None:
 
 
 def test_a_step_that_is_ended_before_it_has_begun_leaves_nothing(job: Job) -> None:
-    for wait in (0, 0.02, 0.1):
-        asked = f"run = ranks(2, 'import time; time.sleep(60)')\ntime.sleep({wait})\nrun.step.close()\nreturn 1"
-        assert job.run_client(asked) == 1
-    gone(job, 5)
+    asked = (
+        "def one(wait):\n"
+        "    run = ranks(2, 'import time; time.sleep(60)')\n    time.sleep(wait)\n    run.step.close()\n"
+        "threads = [threading.Thread(target=one, args=(number * 0.04,)) for number in range(12)]\n"
+        "for each in threads: each.start()\nfor each in threads: each.join()\nreturn 1"
+    )
+    assert job.run_client(asked) == 1
+    gone(job, 6)
+    assert job.leftovers() == []
 
 
 def test_a_killed_broker_ends_its_ranks_and_that_is_reported(cluster: Cluster) -> None:

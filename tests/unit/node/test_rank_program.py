@@ -316,6 +316,12 @@ def test_a_rank_whose_step_has_lost_its_mark_ends_by_itself(node: Node) -> None:
     assert node.left == []
 
 
+def test_a_rank_whose_step_has_lost_its_mark_already_starts_nothing(node: Node) -> None:
+    node.mark.unlink()
+    assert node.run(*python("print('here')")) == (128 + signal.SIGTERM, "", "")
+    assert node.left == []
+
+
 # -- the memory that ranks of a node share ----------------------------------------------------------------------------
 
 
