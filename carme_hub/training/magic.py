@@ -22,9 +22,12 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
 
     --nodes N             number of nodes; default: as few as possible
     --gpus-per-task N     GPUs of each rank; default: 1 where the session has GPUs, else 0
+    --gpus-per-node N     the most GPUs on one node, in place of --nodes
+    --cpus-per-task N     CPUs of each rank where nodes are requested; default: the session's, in proportion
+    --mem-per-gpu 16G     memory for each GPU where nodes are requested; default: the session's, in proportion
     --backend NAME        torchrun (torch.distributed), horovod or mpi; default: that of the kernel
     --elastic FEWEST:MOST continue with fewer or more ranks; see distributed.resize
-  --time 30m            its time limit: 30m, 1h30m, 2d, or minutes
+    --time 30m            its time limit: 30m, 1h30m, 2d, or minutes
     --name NAME           name in distributed.runs()
     --push a,b            variables of this notebook that each rank gets
     --pull a,b            variables of rank 0 that this notebook gets at the end
@@ -33,9 +36,9 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
     --no-env              only what --env names goes along
     --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
     --detach              end the cell at once; the run continues, also when this kernel ends
-  --dry-run             run nothing, and print a Slurm batch script that does the same
+    --dry-run             run nothing, and print a Slurm batch script that does the same
     --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),
-                        Slurm runs the job again, and the code continues from its checkpoint
+                          Slurm runs the job again, and the code continues from its checkpoint
 
 Each rank finds its number by carme_hub.training.here, torch.distributed or Horovod. Stop the run as you stop a cell.
 """

@@ -24,8 +24,10 @@ from carme_hub.domain.sessions.companions import (
     NoCompanion,
     companion_start,
     describe_companion,
+    gpus_of_one_node,
     request_for,
 )
+from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.submission import submit_once
@@ -60,6 +62,7 @@ class Quote:
     Attributes:
         message: the cost as a sentence, or why it is not allowed. price: money, "" if the site has no price.
         left_to_open, most: companions that the session may still open, and may have at once.
+        gpus_of_one_node: the numbers of GPUs that the profile allows on a node.
     """
 
     allowed: bool
@@ -71,6 +74,7 @@ class Quote:
     start: CompanionStart | None = None
     left_to_open: int = 0
     most: int = 0
+    gpus_of_one_node: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Return it for programs."""
@@ -91,6 +95,7 @@ class Quote:
             "minutes": request.time_limit if request is not None else 0,
             "companions_left": self.left_to_open,
             "companions_most": self.most,
+            "gpus_of_one_node": self.gpus_of_one_node,
         }
 
 
@@ -102,19 +107,22 @@ async def quote(hub: HubContext, spawner: Any, session: Session, wanted: Compani
     """
     most = spawner.max_companions
     more = max(0, most - len(hub.registry.companions_of(session.id)))
+    allowed_gpus: tuple[int, ...] = ()
     try:
         offer: Offer = await spawner.offer()
+        profile = _profile_of(session, offer)
+        allowed_gpus = gpus_of_one_node(session.request, profile) if profile is not None else ()
         request = _checked_request(hub, spawner, session, wanted, offer)
         start = _start_of(offer, request)
         cost, lefts = await hub.cost(spawner.user, request)
     except Refused as error:
-        return Quote(allowed=False, message=error.message, left_to_open=more, most=most)
+        return Quote(allowed=False, message=error.message, left_to_open=more, most=most, gpus_of_one_node=allowed_gpus)
     left = lefts.get(request.account, RemainingBudget("")).text
     if cost is None:
         free = "GPU time is not counted here."
-        return Quote(allowed=True, message=free, request=request, start=start, left_to_open=more, most=most)
+        return Quote(True, free, request, None, "", "", start, more, most, allowed_gpus)
     allowed = cost.state != "refused"
-    return Quote(allowed, cost.sentence, request, cost, left, _money(hub, cost), start, more, most)
+    return Quote(allowed, cost.sentence, request, cost, left, _money(hub, cost), start, more, most, allowed_gpus)
 
 
 async def open_companion(
@@ -170,11 +178,15 @@ def _checked_request(
     if len(hub.registry.companions_of(session.id)) >= spawner.max_companions:
         most = spawner.max_companions
         raise NoCompanion(f"A session has {most} companions at most here. Give one back first.")
-    profile = next((p for p in offer.profiles if p.slug == session.request.profile), None)
+    profile = _profile_of(session, offer)
     if profile is None:
         raise NoCompanion("The profile of this session is no longer offered to you.")
     left = _minutes_left(hub.reconciler.verdict(session.id).job, profile.time_minutes.max, time.time())
     return request_for(wanted, session.request, profile, minutes_left=left, most_nodes=spawner.companion_nodes)
+
+
+def _profile_of(session: Session, offer: Offer) -> Profile | None:
+    return next((each for each in offer.profiles if each.slug == session.request.profile), None)
 
 
 def _minutes_left(job: Job | None, most: int, now: float) -> int:

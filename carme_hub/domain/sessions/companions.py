@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.errors import Refused
@@ -29,7 +31,8 @@ class CompanionRequest:
     """A request for a companion.
 
     Attributes:
-        gpus: in total, the same number on each node. cpus, memory_mib: on each node; 0 = like the session.
+        gpus: in total, the same number on each node. cpus, memory_mib: on each node; 0 = the session's, in proportion
+            to the GPUs of a node.
         minutes: 0 = for the rest of the session's time. name: a short purpose.
     """
 
@@ -60,7 +63,7 @@ def request_for(
 ) -> Request:
     """Return the request for a companion: the session's request with changed resources.
 
-    CPUs and memory are rounded up to what the profile allows.
+    CPUs and memory are rounded up to what the profile allows. Those in proportion never exceed what it allows.
 
     Args:
         minutes_left: of the session's time. most_nodes: limit for one companion.
@@ -72,19 +75,28 @@ def request_for(
         raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
     if minutes_left < 1:
         raise NoCompanion("The session's time is nearly over. Give it more time first.")
+    own = parent.on_one_node().gpus.count
+    share = Fraction(companion.gpus // companion.nodes or own, own) if own else Fraction(1)
+    cpus = companion.cpus or min(ceil(parent.cpus * share), profile.cpus.max)
+    memory = companion.memory_mib or min(ceil(parent.memory_mib * share), 1024 * profile.memory_gib.max)
     return replace(
         parent,
         nodes=companion.nodes,
         gpus=_gpus(companion, parent, profile),
-        cpus=_at_least(profile, profile.cpus, companion.cpus or parent.cpus, "CPUs"),
-        memory_mib=1024
-        * _at_least(
-            profile, profile.memory_gib, -(-(companion.memory_mib or parent.memory_mib) // 1024), "GiB of memory"
-        ),
+        cpus=_at_least(profile, profile.cpus, cpus, "CPUs"),
+        memory_mib=1024 * _at_least(profile, profile.memory_gib, -(-memory // 1024), "GiB of memory"),
         time_limit=min(companion.minutes or minutes_left, minutes_left),
         nice=0,
         purpose=companion.name,
     )
+
+
+def gpus_of_one_node(parent: Request, profile: Profile) -> tuple[int, ...]:
+    """Return how many GPUs one node of a companion may have: every allowed number; () = the profile gives none."""
+    if profile.gpus is None:
+        return ()
+    most = profile.gpus.most(parent.gpus.type or profile.gpus.default_type)
+    return tuple(count for count in range(1, most + 1) if profile.gpus.count.allows(count))
 
 
 def _gpus(companion: CompanionRequest, parent: Request, profile: Profile) -> Gpus:

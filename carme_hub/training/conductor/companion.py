@@ -7,12 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from carme_hub.training.run.description import gpu_kind, pluralize
+from carme_hub.training.run.placement import Placement, companion_size
 from carme_hub.training.session.companions import Companion, Hub, NoHub, Refused, live_companions, release_by_file
 from carme_hub.training.session.step_broker import Allocation, NoBroker, NotReady
 
 if TYPE_CHECKING:
-    from carme_hub.training.run.placement import Placement
-
     from .conductor import Conductor
 
 #: Seconds between two checks whether it runs, between two attempts to give it back, until these stop, and until a
@@ -53,8 +52,7 @@ class CompanionJob:
         while not self.id:
             try:
                 opened = self._hub.open(
-                    nodes=placement.nodes,
-                    gpus=placement.gpus,
+                    **companion_size(options, placement),
                     minutes=-(-options.seconds // 60) + START_MINUTES if options.seconds else 0,
                     name=conductor.run.id,
                     key=self._key,

@@ -30,12 +30,13 @@ def job_capacity(environ: Mapping[str, str]) -> JobCapacity:
     """Return the resources of the session's job from Slurm's variables; with several nodes, from the broker."""
     nodes, gpus = environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURM_GPUS_ON_NODE", "")
     if nodes and not set("[,") & set(nodes):
-        return JobCapacity(1, int(gpus) if gpus.isdigit() else 0)
+        cpus = environ.get("SLURM_CPUS_ON_NODE", "")
+        return JobCapacity(1, int(gpus) if gpus.isdigit() else 0, int(cpus) if cpus.isdigit() else 0)
     try:
         allocation = broker_here(environ).allocation()
     except NoBroker as error:
         raise CannotRun(str(error)) from None
-    return JobCapacity(len(allocation.nodes), allocation.gpus)
+    return JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus)
 
 
 def cost_text(quote: Quote, count: int = 1, *, virtual: bool = False) -> str:

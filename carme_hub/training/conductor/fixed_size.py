@@ -72,7 +72,8 @@ class FixedSizeRun(Conductor):
 
     def run_ranks(self) -> None:
         """Start all ranks and wait for them; start them again after a failure, as often as was asked."""
-        placement = place_ranks(self.options, JobCapacity(len(self.allocation.nodes), self.allocation.gpus))
+        own = self.allocation
+        placement = place_ranks(self.options, JobCapacity(len(own.nodes), own.gpus, own.cpus))
         while True:
             try:
                 return self._run_once(placement)

@@ -6,6 +6,7 @@ The script is for its author: pushed variables are in it as plain base64, and so
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shlex
 import sys
@@ -23,6 +24,8 @@ from carme_hub.training.run.run_folder import has_virtual_gpus
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.batch_job import broker_here
 from carme_hub.training.session.step_broker import Allocation, NoBroker
+
+from .price import choose_nodes
 
 #: The most bytes of pushed variables: Slurm accepts a script of 4 MiB (slurm.conf(5), max_script_size).
 MAX_PUSHED_BYTES = 1 << 20
@@ -61,7 +64,9 @@ def batch_script(
         pushed = results.dump_variables(push, MAX_PUSHED_BYTES) if push else b""
     except (NoBroker, results.Rejected) as error:
         raise CannotRun(str(error)) from None
-    placement = place_ranks(options, JobCapacity(len(allocation.nodes), allocation.gpus))
+    with contextlib.suppress(CannotRun):  # without the hub a node has the session's GPUs
+        options = choose_nodes(options, environ)
+    placement = place_ranks(options, JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus))
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{word}" for word in _sbatch_options(options, placement, allocation, environ)),
@@ -94,14 +99,18 @@ def _sbatch_options(
 ) -> list[str]:
     """Return the options of sbatch."""
     words = [f"job-name={options.name or 'train'}", f"nodes={placement.nodes}", f"ntasks={placement.ranks}"]
-    words.append(f"cpus-per-task={max(1, allocation.cpus // placement.per_node)}")
+    # In proportion to the GPUs, as the hub gives them to a companion.
+    own, more = (allocation.gpus, placement.gpus_per_node) if allocation.gpus and placement.gpus_per_node else (1, 1)
+    cpus = options.cpus_per_task or max(1, allocation.cpus * more // own // placement.per_node)
+    words.append(f"cpus-per-task={cpus}")
     if placement.nodes > 1:
         words.append(f"ntasks-per-node={placement.per_node}")
     if placement.gpus_per_node:
         kind = f"{allocation.gpu_type}:" if allocation.gpu_type else ""
         words.append(f"gres=gpu:{kind}{placement.gpus_per_node}")
-    if environ.get("SLURM_MEM_PER_NODE", "").isdigit():
-        words.append(f"mem={environ['SLURM_MEM_PER_NODE']}M")
+    memory, known = options.mem_per_gpu * placement.gpus_per_node, environ.get("SLURM_MEM_PER_NODE", "")
+    if memory or known.isdigit():
+        words.append(f"mem={memory or int(known) * more // own}M")
     if options.seconds:
         words.append(f"time={-(-options.seconds // 60)}")
     if options.requeue:  # the output of earlier attempts stays

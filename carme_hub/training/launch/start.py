@@ -16,7 +16,7 @@ from carme_hub.training.run.run_options import InvalidOptions, RunOptions
 from carme_hub.training.templates import kernels
 
 from . import new_run
-from .price import price_of
+from .price import choose_nodes, price_of
 
 
 def print_line(text: str) -> None:
@@ -40,6 +40,7 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
         new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
+        options = choose_nodes(options)
         if price := price_of(options):
             say(price)
         for name in keep.apply():

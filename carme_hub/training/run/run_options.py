@@ -27,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 MAX_RESTARTS = 100
 #: Options without a value.
 _FLAGS = ("--detach", "--dry-run", "--requeue", "--no-env")
+_MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
 
 
@@ -41,6 +42,8 @@ class RunOptions:
     Attributes:
         ranks: number of ranks. nodes: number of nodes, 0 = as few as possible.
         gpus_per_task: GPUs of each rank; None = 1 where the session has GPUs, else 0.
+        gpus_per_node: the most GPUs on one node, 0 = as many as one may have. cpus_per_task: CPUs of each rank, and
+        mem_per_gpu: memory in MiB for each GPU, where nodes are requested; 0 = those of the session, in proportion.
         elastic: the fewest and the most ranks of an elastic run, None = the number is fixed.
         seconds: time limit, 0 = as long as the session. name: "" = date and time.
         detach: whether the cell ends at once. dry_run: whether a batch script is printed instead.
@@ -66,12 +69,19 @@ class RunOptions:
     env: tuple[str, ...] = ()
     no_env: bool = False
     max_restarts: int = 0
+    gpus_per_node: int = 0
+    cpus_per_task: int = 0
+    mem_per_gpu: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
             raise InvalidOptions(f"-n {self.ranks}: a run has from 1 to {MAX_RANKS} ranks.")
         if self.nodes < 0 or (self.gpus_per_task or 0) < 0:
             raise InvalidOptions("--nodes and --gpus-per-task cannot be negative.")
+        if min(self.gpus_per_node, self.cpus_per_task, self.mem_per_gpu) < 0:
+            raise InvalidOptions("--gpus-per-node, --cpus-per-task and --mem-per-gpu cannot be negative.")
+        if self.nodes and self.gpus_per_node:
+            raise InvalidOptions("--nodes and --gpus-per-node both set the number of nodes. Leave one out.")
         if self.nodes > self.ranks:
             raise InvalidOptions(f"--nodes {self.nodes}: {self.ranks} ranks fit on at most {self.ranks} nodes.")
         if self.backend not in BACKENDS:
@@ -165,6 +175,9 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         ranks=arguments.n,
         nodes=arguments.nodes,
         gpus_per_task=arguments.gpus_per_task,
+        gpus_per_node=arguments.gpus_per_node,
+        cpus_per_task=arguments.cpus_per_task,
+        mem_per_gpu=parse_memory(arguments.mem_per_gpu) if arguments.mem_per_gpu else 0,
         backend=arguments.backend,
         elastic=_parse_elastic(arguments.elastic) if arguments.elastic else None,
         seconds=parse_duration(arguments.time) if arguments.time else 0,
@@ -194,6 +207,19 @@ def parse_duration(text: str) -> int:
         found = sum(each * unit for each, unit in zip(parts, (86_400, 3600, 60, 1), strict=False))
     if found <= 0:
         raise InvalidOptions(f"--time {text[:40]}: write it as 30m, 1h30m or 2d.")
+    return found
+
+
+def parse_memory(text: str) -> int:
+    """Return the MiB of ``16G``, ``800M`` or a number of MiB, as in Slurm.
+
+    Raises:
+        InvalidOptions: the text is none of these, or zero.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    found = int(match[1]) * _MEMORY_UNITS[match[2].upper()] if match else 0
+    if found <= 0:
+        raise InvalidOptions(f"--mem-per-gpu {text[:40]}: write it as 16G or 800M.")
     return found
 
 
@@ -230,6 +256,9 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("-n", type=int, required=True, metavar="RANKS")
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--gpus-per-task", type=int, metavar="GPUS")
+    parser.add_argument("--gpus-per-node", type=int, default=0, metavar="GPUS")
+    parser.add_argument("--cpus-per-task", type=int, default=0, metavar="CPUS")
+    parser.add_argument("--mem-per-gpu", default="", metavar="16G")
     parser.add_argument("--backend", default="torchrun", metavar="|".join(BACKENDS))
     parser.add_argument("--elastic", default="", metavar="FEWEST:MOST")
     parser.add_argument("--time", default="", metavar="30m")

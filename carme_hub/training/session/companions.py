@@ -52,6 +52,7 @@ class Quote:
         expected_start: UTC epoch seconds, 0 = unknown. said: the expected start, as text.
         nodes, gpus, gpu_type, cpus, memory_mib, minutes: its resources; GPUs in total, CPUs and memory on each node.
         companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
+        gpus_of_one_node: the numbers of GPUs that one node may have; () = none, or the hub is older.
     """
 
     allowed: bool
@@ -69,6 +70,7 @@ class Quote:
     minutes: int = 0
     companions_left: int = -1
     companions_most: int = 0
+    gpus_of_one_node: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,8 @@ class Hub:
         """Return the quote of a companion; this changes nothing.
 
         Args:
-            gpus: in total. cpus, memory_mib: on each node; 0 = as the session has. minutes: 0 = the session's remaining
-                time.
+            gpus: in total. cpus, memory_mib: on each node; 0 = the session's, in proportion to its GPUs.
+            minutes: 0 = the session's remaining time.
         """
         parameters = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
         return _parse(Quote, self.ask("GET", f"/quote?{urlencode(parameters)}"))

@@ -125,6 +125,19 @@ def test_what_pip_installs_in_the_session_reaches_its_ranks_also_in_a_companion(
     assert "%pip install carme_nowhere" in printed.error
 
 
+def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_proportion(lab: Lab) -> None:
+    printed = lab.run(f"%%distributed -n 3 --name one-{TAG}\n" + HERE + "print(here.node)\n", timeout=120)
+    assert not printed.errors, printed.error
+    assert "1 node with 3 virtual GPUs more is requested" in printed.out
+    found = lab.check(f"print(distributed.runs()[0].state()['companions'][0]) if 'one-{TAG}' else None").strip()
+    job = lab.hub.cluster.run("sacct", "-nXP", f"--name=carme-{found}", "-o", "NNodes,ReqTRES").stdout.strip()
+    nodes, _, resources = job.partition("|")
+    assert (nodes, {"cpu=3", "mem=6G"} - set(resources.split(","))) == ("1", set()), job
+    assert "gres/gpu:a100=3" in resources
+    printed = lab.run("%%distributed -n 6 --nodes 1\npass")
+    assert "you asked for 6. Use --nodes 2." in printed.error
+
+
 def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) -> None:
     began = time.monotonic()
     code = "time.sleep(0.5)\nif here.rank == 1:\n    raise ValueError('no such batch')\ntime.sleep(60)\n"

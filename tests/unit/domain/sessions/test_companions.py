@@ -14,6 +14,7 @@ from carme_hub.domain.sessions.companions import (
     NoCompanion,
     companion_start,
     describe_companion,
+    gpus_of_one_node,
     request_for,
 )
 from carme_hub.domain.sessions.profile import GpuLimit, Limit, Profile
@@ -50,7 +51,8 @@ def asked(wish: CompanionRequest, profile: Profile = A100, parent: Request = PAR
 
 def test_it_is_as_its_session_but_for_its_size_and_its_time() -> None:
     found = asked(CompanionRequest(nodes=2, gpus=4, minutes=30, name="run1"))
-    assert found == replace(PARENT, nodes=2, gpus=Gpus("a100", 4), time_limit=30, nice=0, purpose="run1")
+    size = {"nodes": 2, "gpus": Gpus("a100", 4), "cpus": 8, "memory_mib": 16384}
+    assert found == replace(PARENT, **size, time_limit=30, nice=0, purpose="run1")  # type: ignore[arg-type]
     assert asked(CompanionRequest(gpus=1)).time_limit == 90
     assert asked(CompanionRequest(gpus=1, minutes=500)).time_limit == 90  # it ends with its session
     assert found.on_one_node().gpus == Gpus("a100", 2)
@@ -61,6 +63,32 @@ def test_cpus_and_memory_are_what_the_profile_gives_that_is_enough() -> None:
     found = asked(CompanionRequest(gpus=1, cpus=3, memory_mib=1025), steps)
     assert (found.cpus, found.memory_mib) == (4, 4096)
     assert asked(CompanionRequest(gpus=1, memory_mib=5000)).memory_mib == 5 * 1024
+
+
+@pytest.mark.parametrize(
+    ("own", "nodes", "gpus", "found"),
+    [
+        (1, 1, 1, (4, 8192)),
+        (1, 2, 2, (4, 8192)),  # two nodes, each as the session's
+        (1, 1, 2, (8, 16384)),
+        (1, 1, 4, (8, 16384)),  # the profile gives no more
+        (4, 4, 4, (1, 2048)),
+        (4, 1, 3, (3, 6144)),
+    ],
+)
+def test_cpus_and_memory_are_in_proportion_to_the_gpus_of_a_node(
+    own: int, nodes: int, gpus: int, found: tuple[int, int]
+) -> None:
+    request = asked(CompanionRequest(nodes=nodes, gpus=gpus), parent=replace(PARENT, gpus=Gpus("a100", own)))
+    assert (request.cpus, request.memory_mib) == found
+
+
+def test_one_node_may_have_what_the_profile_allows_of_the_sessions_type() -> None:
+    assert gpus_of_one_node(PARENT, A100) == (1, 2, 3, 4)
+    steps = replace(A100, gpus=GpuLimit({"a100": 4, "h100": 2}, Limit(1, 8, 1, (1, 2, 4, 8)), "a100"))
+    assert gpus_of_one_node(PARENT, steps) == (1, 2, 4)
+    assert gpus_of_one_node(replace(PARENT, gpus=Gpus("h100", 1)), steps) == (1, 2)
+    assert gpus_of_one_node(PARENT, replace(A100, gpus=None)) == ()
 
 
 @pytest.mark.parametrize(

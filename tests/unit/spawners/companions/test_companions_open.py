@@ -234,6 +234,7 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
     assert part.registry.companions_of(PARENT) == ()
     too_many = await quote(part, Spawner(), session, CompanionRequest(nodes=3, gpus=3))
     assert "Only 2 nodes" in too_many.message
+    assert said["gpus_of_one_node"] == too_many.as_json()["gpus_of_one_node"] == (1, 2, 3, 4)
     await open_companion(part, Spawner(), session, ONE)
     assert (await quote(part, Spawner(), session, ONE)).as_json()["companions_left"] == Spawner().max_companions - 1
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
+from carme_hub.training.run.placement import JobCapacity, Placement, companion_size, fewest_nodes, place_ranks
 from carme_hub.training.run.run_options import RunOptions
 
 
@@ -23,10 +23,41 @@ from carme_hub.training.run.run_options import RunOptions
         (RunOptions(9, gpus_per_task=0), JobCapacity(1, 2), Placement(9, 1, 0, companion=False)),
         (RunOptions(4, nodes=2), JobCapacity(1, 0), Placement(4, 2, 0, companion=True)),
         (RunOptions(2, gpus_per_task=1), JobCapacity(1, 0), Placement(2, 2, 1, companion=True)),
+        # More CPUs for each rank than there are, and fewer GPUs on a node than there could be.
+        (RunOptions(2, cpus_per_task=4), JobCapacity(1, 2, 8), Placement(2, 1, 1, companion=False)),
+        (RunOptions(2, cpus_per_task=5), JobCapacity(1, 2, 8), Placement(2, 1, 1, companion=True)),
+        (RunOptions(2, cpus_per_task=5), JobCapacity(1, 2), Placement(2, 1, 1, companion=False)),
+        (RunOptions(4, gpus_per_node=2), JobCapacity(2, 4), Placement(4, 2, 1, companion=False)),
+        (RunOptions(4, gpus_per_node=2), JobCapacity(1, 4), Placement(4, 1, 1, companion=True)),
     ],
 )
 def test_where_a_run_goes(asked: RunOptions, room: JobCapacity, found: Placement) -> None:
     assert place_ranks(asked, room) == found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "each", "allowed", "most", "nodes"),
+    [
+        (3, 1, (1, 2, 3, 4), 0, 1),
+        (4, 1, (1, 2, 3, 4), 2, 2),
+        (8, 1, (1, 2, 3, 4), 0, 2),
+        (5, 1, (1, 2, 3, 4), 0, 2),
+        (3, 1, (1, 2, 4), 0, 2),
+        (2, 3, (1, 2, 3, 4), 0, 2),
+        (2, 8, (1, 2, 3, 4), 0, 0),
+        (4, 1, (2, 4), 1, 0),
+    ],
+)
+def test_the_fewest_nodes_are_those_whose_gpus_the_hub_gives(
+    ranks: int, each: int, allowed: tuple[int, ...], most: int, nodes: int
+) -> None:
+    assert fewest_nodes(ranks, each, allowed, most) == nodes
+
+
+def test_a_companion_has_what_was_asked_for_each_rank_and_gpu() -> None:
+    options = RunOptions(6, nodes=2, cpus_per_task=3, mem_per_gpu=1024)
+    found = companion_size(options, place_ranks(options, JobCapacity(1, 1)))
+    assert found == {"nodes": 2, "gpus": 6, "cpus": 9, "memory_mib": 3072}
 
 
 def test_a_companion_has_as_many_gpus_on_each_node() -> None:

@@ -25,6 +25,13 @@ def test_the_line_of_the_documentation() -> None:
     line = "-n 4 --nodes 2 --gpus-per-task 1 --backend horovod --elastic 2:8 --time 30m --name run1 --push cfg,batch"
     assert parse_line(line) == RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
     assert parse_line("-n 2 --detach --dry-run") == RunOptions(2, detach=True, dry_run=True)
+    sized = parse_line("-n 8 --gpus-per-node 4 --cpus-per-task 6 --mem-per-gpu 16G")
+    assert (sized.gpus_per_node, sized.cpus_per_task, sized.mem_per_gpu) == (4, 6, 16384)
+    assert [parse_line(f"-n 2 --mem-per-gpu {text}").mem_per_gpu for text in ("800M", "800", "1t")] == [
+        800,
+        800,
+        1 << 20,
+    ]
     assert parse_line("-n 2 --pull 'history, model,history'").pull == ("history", "model")
 
 
@@ -76,6 +83,10 @@ def test_a_file_gives_back_what_was_asked_for() -> None:
         ("-n 0", "from 1 to 4096 ranks"),
         ("-n 4 --nodes 5", "4 ranks fit on at most 4 nodes"),
         ("-n 4 --nodes -1", "cannot be negative"),
+        ("-n 4 --gpus-per-node -1", "cannot be negative"),
+        ("-n 4 --gpus-per-node 2 --nodes 2", "both set the number of nodes"),
+        ("-n 4 --mem-per-gpu much", "--mem-per-gpu much: write it as 16G or 800M"),
+        ("-n 4 --mem-per-gpu 0G", "write it as 16G or 800M"),
         ("-n 4 --backend nccl", "choose one of horovod, torchrun, mpi"),
         ("-n 4 --elastic 5:8", "-n 4 must be between the two"),
         ("-n 4 --elastic 2-8", "as in 2:8"),
