@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from carme_hub.training.launch.start import begin, display_for, follow
+from carme_hub.training.launch.start import begin, choose_display, follow
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.run import control, description, keep, results
@@ -101,7 +101,7 @@ def watch(run: Run | str = "") -> dict[str, Any]:
         Interrupted: the cell was stopped; a detached run continues, any other ends with its cell.
     """
     found = _find_run(run)
-    return RunStatus(Follower(found, display_for(found)).follow())
+    return RunStatus(Follower(found, choose_display()).follow())
 
 
 def log(run: Run | str = "", rank: int = 0) -> str:

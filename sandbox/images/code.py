@@ -76,7 +76,7 @@ def _sources() -> list[tuple[Path, Path]]:
         (package, package / "training"),
         (share, share / "carme_hub/training"),
         (share, share / "carme_hub/apps"),
-        (share, share / "jupyter/kernels"),
+        (share, share / "jupyter"),
     ):
         found += [
             (folder, path) for path in sorted(top.rglob("*")) if path.is_file() and "__pycache__" not in path.parts
@@ -92,7 +92,10 @@ def _write(venv: Path, packages: Path, torch: bool) -> None:
         kernel = relative.parts[2] if relative.parts[:2] == ("jupyter", "kernels") else ""
         if kernel and not torch and kernel not in WITHOUT_TORCH:
             continue
-        target = venv / site / "carme_hub" / relative if folder == package else venv / "share" / relative
+        settings = relative.parts[:2] == ("jupyter", "jupyter_server_config.d")
+        target = venv / ("etc" if settings else "share") / relative
+        if folder == package:
+            target = venv / site / "carme_hub" / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
         target.chmod(0o644)

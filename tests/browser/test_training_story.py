@@ -12,6 +12,8 @@ from rig.hub import Hub, wait_for
 from rig.training import Lab
 from windows import PHONE, log_in, screenshot, screenshots
 
+from carme_hub.training.notebook.display import MEDIA_TYPE
+
 MARK = uuid.uuid4().hex[:8]
 #: Whatever the number of ranks: a step of a tenth of a second.
 GROWS = f"""%%distributed -n 1 --elastic 1:3 --backend torchrun --name grows-{MARK}
@@ -20,6 +22,12 @@ from carme_hub.training import here
 for number in range(3000):
     here.step(number, 3000, samples=8, loss=1 / (1 + number / 50))
     time.sleep(0.1)
+"""
+AGAIN = f"""%%distributed -n 2 --gpus-per-task 0 --name again-{MARK}
+import time
+for number in range(1000):
+    print("tick", number, flush=True)
+    time.sleep(0.5)
 """
 
 
@@ -115,10 +123,97 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
     expect(live).to_contain_text("was given back", timeout=60_000)
     expect(live).to_contain_text(f"grows-{MARK}: 1 rank on")
     wait_for(lambda: len(hub.jobs()) == 1, 60, "the companion's job to end")
-    live.get_by_role("button", name="Stop").click()
-    expect(live).to_contain_text("Stopped", timeout=60_000)
+    stop(live)
     expect(live).not_to_contain_text("SignalException")
     screenshot(page, "training-stopped")
+
+
+def stop(live: Locator) -> None:
+    """Press Stop, first by mistake."""
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_role("button", name="Let it run").click()
+    live.get_by_role("button", name="Stop").click()
+    live.get_by_role("button", name="Stop the run").click()
+    expect(live).to_contain_text("Stopped", timeout=60_000)
+
+
+def write_notebook(hub: Hub, path: str, source: str, *outputs: dict[str, object]) -> None:
+    """Write a notebook with one cell, as somebody else would send it."""
+    code = {"cell_type": "code", "source": source, "metadata": {}, "execution_count": None, "id": "a"}
+    kernel = {"kernelspec": {"name": "carme-torchrun", "display_name": "PyTorch, torchrun", "language": "python"}}
+    notebook = {"cells": [code | {"outputs": outputs}], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    hub.server_api(
+        "PUT", "bob", "", f"/api/contents/{path}", {"type": "notebook", "format": "json", "content": notebook}
+    )
+
+
+def save(page: Page, hub: Hub, path: str) -> None:
+    """Save a notebook, and wait until the server has its outputs as they are shown now."""
+    page.keyboard.press("Control+s")
+    ended = "running" not in page.locator(".jp-OutputArea .carme-run").first.inner_text()
+
+    def saved() -> bool:
+        (code,) = hub.server_api("GET", "bob", "", f"/api/contents/{path}").body["content"]["cells"]
+        return any(output.get("data", {}).get(MEDIA_TYPE, {}).get("ended") == ended for output in code["outputs"])
+
+    wait_for(saved, 30, "the notebook to be saved")
+
+
+def open_again_during_the_run_and_after_it(page: Page, hub: Hub, lab: Lab) -> None:
+    """A page that was not there when the kernel sent something shows the run as it is, and its buttons work."""
+    path = f"again-{MARK}.ipynb"
+    write_notebook(hub, path, AGAIN)
+    open_notebook(page, hub, path)
+    run_all(page)
+    live = cell(page, "%%distributed").locator(".jp-OutputArea")
+    expect(live).to_contain_text("tick 2", timeout=90_000)
+    live.locator("summary").filter(has_text="Rank 1").click()
+    save(page, hub, path)
+    page.goto("about:blank")
+    page.goto(f"{hub.demo.url}/user/bob/lab/tree/{path}?reset")  # its kernel is busy, and answers no page now
+    expect(live).to_contain_text("tick", timeout=60_000)
+    seen = int((live.locator("pre").first.text_content() or "").rpartition("tick ")[2])
+    expect(live).to_contain_text(f"tick {seen + 4}", timeout=30_000)  # it follows the run again, by itself
+    expect(live).to_contain_text("Running")
+    live.get_by_role("button", name="Stacks").click()
+    expect(live).to_contain_text("time.sleep", timeout=30_000)
+    live.scroll_into_view_if_needed()
+    screenshots(page, "training-opened-again", at=live)
+    live.get_by_role("button", name="Hide").click()
+    expect(live).not_to_contain_text("time.sleep")
+    stop(live)
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("Idle", timeout=30_000)
+    expect(live.get_by_role("button")).to_have_count(0)
+    save(page, hub, path)
+    page.goto("about:blank")
+    for kernel in hub.server_api("GET", "bob", "", "/api/kernels").body:
+        if kernel["id"] != lab.kernel:
+            hub.server_api("DELETE", "bob", "", f"/api/kernels/{kernel['id']}")
+    deleted, thread = lab.begin(f"from carme_hub.training import distributed; distributed.delete('again-{MARK}')")
+    thread.join(60)  # in a thread: Playwright has this one's loop
+    assert not deleted.errors, deleted.error
+    open_notebook(page, hub, path)
+    expect(live).to_contain_text("Stopped")  # neither its kernel is there any more, nor the run
+    assert "tick" in live.inner_text()
+
+
+def open_a_notebook_of_somebody_else(page: Page, hub: Hub) -> None:
+    """What a saved run says is shown, and nothing in it is executed."""
+    data = {
+        **{"run": f"theirs-{MARK}", "name": "theirs", "ended": False, "generation": 0, "others": []},
+        "buttons": [["stop", "Stop", ""]],
+        "head": "<p>Running <b onclick='window.stolen = 1'>theirs</b></p><img src=x onerror='window.stolen = 1'>",
+        **{"ranks": "<script>window.stolen = 1</script>", "log": "<pre>epoch 1</pre>", "notes": ""},
+    }
+    output = {"output_type": "display_data", "metadata": {}, "data": {MEDIA_TYPE: data, "text/plain": "theirs"}}
+    write_notebook(hub, f"theirs-{MARK}.ipynb", "pass", output)
+    open_notebook(page, hub, f"theirs-{MARK}.ipynb")
+    live = cell(page, "pass").locator(".jp-OutputArea")
+    expect(live).to_contain_text("epoch 1")
+    expect(live).to_contain_text(f"There is no run 'theirs-{MARK}'.", timeout=30_000)
+    expect(live).to_contain_text("This is how it was when the notebook was saved.")
+    expect(live.get_by_role("button")).to_have_count(0)
+    assert page.evaluate("window.stolen") is None
 
 
 def measure(lab: Lab) -> None:
@@ -154,17 +249,17 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
     wait_for(lambda: last_step(board) == 80, 30, "the whole curve")
     screenshot(board, "training-two-nodes-tensorboard")
 
-    grows = {"cell_type": "code", "source": GROWS, "metadata": {}, "outputs": [], "execution_count": None, "id": "a"}
-    kernel = {"kernelspec": {"name": "carme-torchrun", "display_name": "PyTorch, torchrun", "language": "python"}}
-    notebook = {"cells": [grows], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-    body = {"type": "notebook", "format": "json", "content": notebook}
-    hub.server_api("PUT", "bob", "", f"/api/contents/grows-{MARK}.ipynb", body)
+    write_notebook(hub, f"grows-{MARK}.ipynb", GROWS)
     page.bring_to_front()
     open_notebook(page, hub, f"grows-{MARK}.ipynb")
     add_a_rank_and_give_it_back(page, board, hub)
 
+    open_again_during_the_run_and_after_it(page, hub, lab)
+    open_a_notebook_of_somebody_else(page, hub)
+
     measure(lab)
-    for mine in (path, f"grows-{MARK}.ipynb", f"scaling-{MARK}.py"):
+    notebooks = [f"{name}-{MARK}.ipynb" for name in ("grows", "again", "theirs")]
+    for mine in (path, *notebooks, f"scaling-{MARK}.py"):
         hub.server_api("DELETE", "bob", "", f"/api/contents/{mine}")
     hub.stop_server("bob")
     page.goto(f"{hub.demo.url}/hub/spawn/bob?opt-profile=a100&opt-image=training")

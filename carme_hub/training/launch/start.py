@@ -9,7 +9,7 @@ from typing import Any
 
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Notebook, RunDisplay, Terminal
-from carme_hub.training.run import control, keep, results
+from carme_hub.training.run import keep, results
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions
@@ -56,7 +56,7 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
 def follow(run: Run, live: RunDisplay | None = None) -> dict[str, Any]:
     """Follow a run until it ends, and return its state; errors as ``distributed.run``."""
     with _cancel_on_interrupt(run):
-        follower = Follower(run, live or display_for(run))
+        follower = Follower(run, live or choose_display())
     state = follower.follow()
     raise_for(state, str(run.folder))
     return state
@@ -72,32 +72,12 @@ def _cancel_on_interrupt(run: Run) -> Iterator[None]:
         raise Interrupted(f"{run.id} was stopped before it started.") from None
 
 
-def display_for(run: Run) -> RunDisplay:
-    """Return the display of a run: this notebook, or this terminal."""
+def choose_display() -> RunDisplay:
+    """Return where a run is shown: in this notebook, or in this terminal."""
     shell = _shell()
     if shell is None or not hasattr(shell, "kernel"):
         return Terminal()
-    # Only a subshell (ipykernel 7) handles a button while the cell runs; other kernels do so after the cell.
-    has_subshells = getattr(shell.kernel, "_supports_kernel_subshells", False)
-    return Notebook(shell.display_pub.publish, _buttons(run) if has_subshells else None)
-
-
-def _buttons(run: Run) -> Callable[[str], str]:
-    """Return the handler of the buttons in a run's display; it returns a message."""
-
-    def ask(word: str) -> str:
-        try:
-            if word == "stacks":
-                return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in run.stacks().items())
-            if word == "stop":
-                run.ask("stop")
-                return "Stop requested."
-            answer = run.resize(int(word))
-            return str(answer.get("message") or "Resize requested.")
-        except (control.NoConductor, control.RequestRefused) as error:
-            return str(error)
-
-    return ask
+    return Notebook(shell.display_pub.publish)
 
 
 def _shell() -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -16,6 +17,7 @@ from carme_hub.training.run.description import (
     FRONT_LINES,
     RUN_COLUMNS,
     View,
+    as_text,
     earlier_text,
     echo_text,
     environment_text,
@@ -30,6 +32,7 @@ from carme_hub.training.run.description import (
     reason,
     restarts_text,
     run_cells,
+    run_name,
     speed,
     state_label,
     summary,
@@ -40,7 +43,27 @@ from carme_hub.training.run.description import (
 
 from .display_style import STYLE
 
+#: Of the data that the renderer in JupyterLab shows.
+MEDIA_TYPE = "application/vnd.carme.run+json"
+#: The most lines of a rank that notebooks without the renderer show before the end.
+LIVE_LINES = 40
+#: Word of a request, label and tooltip of each button; whether runs that are not elastic have it.
+BUTTONS = (
+    ("stop", "Stop", "Stop all ranks; their output stays", True),
+    ("stacks", "Stacks", "Show where each rank is; the run continues meanwhile", True),
+    ("+1", "Add a rank", "Request GPUs for one more rank; the run continues meanwhile", False),
+    ("-1", "Give one back", "Remove one rank and give its GPUs back", False),
+)
 _MARKS = {"finished": "✓", "failed": "✗", "interrupted": "■", "lost": "✗", "waiting": "…", "starting": "…"}
+
+
+def as_bundle(view: View) -> dict[str, Any]:
+    """Return the run by media type: for JupyterLab's renderer, for other notebooks, and for terminals.
+
+    It is sent up to four times a second, so the last two have few lines until the run has ended.
+    """
+    few = view if view.ended else replace(view, lines={rank: list(of)[-LIVE_LINES:] for rank, of in view.lines.items()})
+    return {MEDIA_TYPE: as_data(view), "text/html": as_html(few), "text/plain": as_text(few)}
 
 
 def head_html(view: View) -> str:
@@ -106,8 +129,44 @@ def _boxed(rank: str, log: str) -> str:
     return f'<div class="carme-log" tabindex="0" role="log" aria-label="Rank {rank}">{log}</div>'
 
 
+def as_data(view: View) -> dict[str, Any]:
+    """Return the run for the renderer in JupyterLab (share/jupyter/labextensions/carme-hub), which keeps folds open.
+
+    It replaces the parts whose HTML changed, in this order: ``head``, ``ranks`` (a table), ``log`` (of rank 0),
+    ``others`` (number, summary and log of each other rank), ``notes``. ``run`` is its id; ``buttons`` are as BUTTONS.
+    """
+    elastic = bool((view.state.get("asked") or {}).get("elastic"))
+    front = view.lines.get(view.front, ())
+    others = [rank for rank in visible_ranks(view)[0] if int(rank.get("rank", 0)) != view.front]
+    return {
+        "run": str(view.state.get("id") or ""),
+        "name": run_name(view.state),
+        "ended": view.ended,
+        "generation": int(view.state.get("generation") or 0),
+        "buttons": [] if view.ended else [words[:3] for words in BUTTONS if elastic or words[3]],
+        "head": head_html(view),
+        "ranks": ranks_html(view),
+        "log": log_html(front, FRONT_LINES, log_file(view, view.front)) if front else "",
+        "others": [
+            # A summary with a state would have a fold change its name while somebody reads it.
+            [number, summary({**rank, "state": ""}), log_html(view.lines.get(number, ()), file=log_file(view, number))]
+            for rank in others
+            for number in [int(rank["rank"])]
+        ],
+        "notes": _notes(view),
+    }
+
+
+def _notes(view: View) -> str:
+    text = environment_text(view)
+    notes = f'<p class="carme-dim">{escape(text)}</p>' if text else ""
+    if view.folder:
+        notes += f'<p class="carme-dim">All output is in <code>{escape(view.folder)}</code></p>'
+    return notes
+
+
 def as_html(view: View) -> str:
-    """Return the whole run, with rank 0 in front and, after the end, the other ranks folded.
+    """Return the whole run for other notebooks, with rank 0 in front and, after the end, the other ranks folded.
 
     Before the end it is replaced several times a second, which would close every fold that the user opened.
     """
@@ -123,11 +182,11 @@ def as_html(view: View) -> str:
         if number != view.front and view.lines.get(number):
             log = _boxed(rank_label(rank), log_html(view.lines[number], file=log_file(view, number)))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
-    if text := environment_text(view):
-        parts.append(f'<p class="carme-dim">{escape(text)}</p>')
-    if view.folder:
-        parts.append(f'<p class="carme-dim">All output is in <code>{escape(view.folder)}</code></p>')
-    return "".join([*parts, "</div>"])
+    if id := "" if view.ended else str(view.state.get("id") or ""):  # a saved notebook may be all that is left of it
+        parts.append(
+            f'<p class="carme-dim">To see how it goes on: <code>distributed.watch({escape(repr(id))})</code></p>'
+        )
+    return "".join([*parts, _notes(view), "</div>"])
 
 
 def _capital(text: str) -> str:

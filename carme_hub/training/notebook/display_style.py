@@ -6,7 +6,6 @@ STYLE = """<style>
 .carme-run{font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);line-height:1.5;
 color:var(--jp-ui-font-color1,inherit);max-width:60rem;padding:.25rem 0}
 .carme-run p{margin:0 0 .25rem}
-.carme-run .widget-html,.carme-run .widget-html-content{line-height:1.5;height:auto}
 .carme-run .carme-state{font-weight:600}
 .carme-run .carme-dim{color:var(--jp-ui-font-color2,inherit)}
 .carme-run .carme-bad{border-left:.25rem solid var(--jp-error-color1,#b3261e);padding:.25rem .75rem;margin:.25rem 0;
@@ -28,7 +27,11 @@ border:1px solid var(--jp-border-color2,#bbb);border-radius:3px}.carme-run .carm
 .carme-run summary{cursor:pointer;padding:.15rem .25rem}
 .carme-run :focus-visible,.carme-run button:focus-visible:enabled{outline:2px solid var(--jp-brand-color1,#1976d2);
 outline-offset:-2px}
-@media (max-width:600px){.carme-run button{height:44px;line-height:44px}.carme-run summary{padding:.8rem .25rem}
+.carme-run .carme-log[hidden]{display:none}
+.carme-run .carme-buttons{display:flex;flex-wrap:wrap;gap:.5rem;margin:.25rem 0}
+.carme-run button{font:inherit;color:inherit;background:var(--jp-layout-color2,#eee);min-height:28px;padding:0 .75rem;
+border:1px solid var(--jp-border-color1,#999);border-radius:3px;cursor:pointer}
+.carme-run button:hover:enabled{background:var(--jp-layout-color3,#ddd)}.carme-run button:disabled{opacity:.5}
+@media (max-width:600px){.carme-run button{min-height:44px}.carme-run summary{padding:.8rem .25rem}
 .carme-run th,.carme-run td{padding-right:.4rem}}
-.carme-run .carme-fold:has(details:not([open]))+.carme-log{display:none}
 </style>"""

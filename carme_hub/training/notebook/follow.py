@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from carme_hub.training.run import control, description
@@ -22,6 +22,30 @@ from .live import POLL_INTERVAL, RunDisplay, Tail
 MAX_STOP_REQUESTS = 2
 
 
+class Logs:
+    """The logs of a run, of which each view reads what is new.
+
+    Args:
+        lines: as ``RunDisplay``'s. all_ranks: whether all ranks are read, and not only the first ones.
+    """
+
+    def __init__(self, run: Run, lines: tuple[int, int] | None = None, *, all_ranks: bool = False) -> None:
+        self._run, self._lines, self._all_ranks = run, lines, all_ranks
+        self._tails: dict[int, Tail] = {}
+
+    def view(self, state: Mapping[str, Any], now: float, *, whole: bool = False) -> View:
+        """Return the run in this state, with the newest lines of its ranks."""
+        view = View(state, 0)
+        ranks = view.ranks if self._all_ranks else description.visible_ranks(view)[0]
+        changes = (state.get("asked") or {}).get("elastic")  # another worker may become rank 0
+        for rank in [view.front, *(int(each.get("rank", 0)) for each in ranks)]:
+            if rank not in self._tails:
+                few = (description.FRONT_LINES if rank == view.front or changes else description.FOLDED_LINES,)
+                self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._lines or few))
+            self._tails[rank].look(whole=whole)
+        return View(state, now, dict(self._tails), str(self._run.folder))
+
+
 class Follower:
     """Shows one run until it has ended.
 
@@ -32,7 +56,7 @@ class Follower:
     def __init__(self, run: Run, live: RunDisplay, clock: Callable[[], float] = time.time) -> None:
         self._run, self._live, self._clock = run, live, clock
         self._latest: dict[str, Any] = run.state()
-        self._tails: dict[int, Tail] = {}
+        self._logs = Logs(run, live.lines, all_ranks=live.all_ranks)
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()  # its conductor reported the end, or has ended
         self._stop_requests = 0
@@ -97,15 +121,7 @@ class Follower:
                 time.sleep(POLL_INTERVAL)
 
     def _view(self, *, whole: bool = False) -> View:
-        now = View(self._latest, 0)
-        ranks = now.ranks if self._live.all_ranks else description.visible_ranks(now)[0]
-        changes = (self._latest.get("asked") or {}).get("elastic")  # another worker may become rank 0
-        for rank in [now.front, *(int(each.get("rank", 0)) for each in ranks)]:
-            if rank not in self._tails:
-                few = (description.FRONT_LINES if rank == now.front or changes else description.FOLDED_LINES,)
-                self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
-            self._tails[rank].look(whole=whole)
-        return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))
+        return self._logs.view(self._latest, self._clock(), whole=whole)
 
     def _leave(self) -> None:
         """Stop following, and say how to stop the run; return where it has ended meanwhile."""

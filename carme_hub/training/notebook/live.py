@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 import sys
 import uuid
@@ -20,7 +19,6 @@ POLL_INTERVAL = 0.25
 #: Lines and bytes to read per update where every line is printed.
 ALL_LINES = (1_000_000, 1 << 30)
 _SECONDS = re.compile(r" for \d+ s")
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class RunDisplay(Protocol):
@@ -110,41 +108,25 @@ class Notebook:
 
     Args:
         publish: ``publish(data, {}, transient=…, update=…)``, as IPython's display publisher.
-        ask: handles a button: called with "stop", "+1", …; returns a message. None = no buttons.
     """
 
     all_ranks, lines = False, None
 
-    def __init__(self, publish: Callable[..., None], ask: Callable[[str], str] | None = None) -> None:
-        self._publish, self._on_button = publish, ask
+    def __init__(self, publish: Callable[..., None]) -> None:
+        self._publish = publish
         self._id = f"carme-{uuid.uuid4().hex}"
         self._shown: Mapping[str, Any] | None = None
-        self._widgets: Any = None
 
     def show(self, view: View) -> None:
-        """Show the state, by widgets where ipywidgets is installed: they keep folds, selection and focus."""
-        if self._widgets is None and self._shown is None and importlib.util.find_spec("ipywidgets") is not None:
-            from .live_widgets import Widgets
-
-            self._widgets = Widgets(self._on_button)
-            self._widgets.show(view)
-            self._send({_WIDGET: self._widgets.view(), "text/plain": description.as_text(view)})
-        elif self._widgets is not None:
-            self._widgets.show(view)
-        else:
-            self._send({"text/html": display.as_html(view), "text/plain": description.as_text(view)})
+        """Show the current state."""
+        bundle = display.as_bundle(view)
+        if bundle != self._shown:
+            self._publish(bundle, {}, transient={"display_id": self._id}, update=self._shown is not None)
+            self._shown = bundle
 
     def end(self, view: View) -> None:
-        """Replace the display by one without widgets, for the saved notebook."""
-        self._send({"text/html": display.as_html(view), "text/plain": description.as_text(view)})
-        if self._widgets is not None:
-            self._widgets.close()
-
-    def _send(self, data: Mapping[str, Any]) -> None:
-        if data != self._shown:
-            transient = {"display_id": self._id}
-            self._publish(dict(data), {}, transient=transient, update=self._shown is not None)
-            self._shown = data
+        """Show the final state."""
+        self.show(view)
 
 
 class Tail(Sequence[str]):

@@ -7,10 +7,13 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from rig.hub import Hub, wait_for
 from rig.training import Lab
+
+from carme_hub.training.notebook.display import MEDIA_TYPE
 
 HERE = "import time\nfrom carme_hub.training import here\n"
 #: A cell that runs until it is ended.
@@ -130,7 +133,9 @@ def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_propo
     assert not printed.errors, printed.error
     assert "1 node with 3 virtual GPUs more is requested" in printed.out
     found = lab.check(f"print(distributed.runs()[0].state()['companions'][0]) if 'one-{TAG}' else None").strip()
-    job = lab.hub.cluster.run("sacct", "-nXP", f"--name=carme-{found}", "-o", "NNodes,ReqTRES").stdout.strip()
+    argv = ("sacct", "-nXP", f"--name=carme-{found}", "-o", "NNodes,ReqTRES")
+    wait_for(lambda: lab.hub.cluster.run(*argv).stdout.strip(), 30, "the companion in the accounting")
+    job = lab.hub.cluster.run(*argv).stdout.strip()
     nodes, _, resources = job.partition("|")
     assert (nodes, {"cpu=3", "mem=6G"} - set(resources.split(","))) == ("1", set()), job
     assert "gres/gpu:a100=3" in resources
@@ -189,7 +194,7 @@ def test_a_script_runs_on_ranks_by_a_command(lab: Lab) -> None:
 
 def test_a_run_that_does_not_fit_shows_its_price_and_start_and_runs_on_two_nodes(lab: Lab) -> None:
     line = f"%%distributed -n 2 --nodes 2 --time 5m --name wide-{TAG}\n"
-    printed = lab.run(line + HERE + "print(here.node)\n", timeout=120)
+    printed = lab.run(line + HERE + "time.sleep(1)\nprint(here.node)\n", timeout=120)
     assert not printed.errors, printed.error
     assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are requested." in printed.out
     assert "tarts now" in printed.out
@@ -245,26 +250,23 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     assert processes(lab) == []
 
 
-def test_widgets_show_a_run_and_the_stored_output_needs_no_kernel(site: Hub) -> None:
-    site.login("bob")
-    lab = Lab(site, "bob", image="training", gpus=1, cpus=2, memory_gib=4, time_minutes=30)
-    try:
-        lab.check("%load_ext carme_hub.training")
-        code = (
-            "%%distributed -n 2 --gpus-per-task 0 --name widgets\n" + HERE + "print('rank', here.rank)\ntime.sleep(3)\n"
-        )
-        printed, thread = lab.begin(code)
-        wait_for(lambda: printed.shown, 60, "the display")
-        assert "application/vnd.jupyter.widget-view+json" in printed.shown[0]
-        thread.join(60)
-        assert not printed.errors, printed.error
-        (bundle,) = printed.shown
-        assert set(bundle) == {"text/html", "text/plain"}
-        assert "rank 0</pre>" in bundle["text/html"]
-        assert "rank 1</pre></div></details>" in bundle["text/html"]
-        assert lab.check("from ipywidgets.widgets.widget import _instances; print(len(_instances))") == "0\n"
-    finally:
-        lab.stop()
+def test_a_page_shows_a_run_without_its_kernel(site: Hub, lab: Lab) -> None:
+    code = f"%%distributed -n 2 --name page-{TAG}\n" + HERE + "print('rank', here.rank, flush=True)\ntime.sleep(8)\n"
+    printed, thread = lab.begin(code)
+    wait_for(lambda: printed.shown and "running" in printed.text(), 60, "the display")
+
+    def ask(method: str, body: object = None) -> Any:
+        return site.server_api(method, "alice", "", f"/carme/runs/page-{TAG}", body).body
+
+    live = ask("GET")
+    assert not live[MEDIA_TYPE]["ended"]
+    assert "time.sleep" in ask("POST", {"ask": "stacks"})["message"]
+    thread.join(60)
+    assert not printed.errors, printed.error
+    (bundle,) = printed.shown
+    assert ask("GET") == bundle  # what the kernel has sent last
+    assert bundle[MEDIA_TYPE]["log"] == "<pre>rank 0</pre>"
+    assert "rank 1</pre></div></details>" in bundle["text/html"]
 
 
 def test_the_hub_receives_the_activity_of_a_run(site: Hub, lab: Lab) -> None:

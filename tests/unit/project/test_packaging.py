@@ -47,7 +47,11 @@ def test_every_folder_with_code_is_a_package() -> None:
 def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> None:
     listed = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
     there = {
-        (str(file.parent.relative_to(ROOT)), str(file.relative_to(ROOT)))
+        # Jupyter looks for settings below etc/.
+        (
+            re.sub("^share(?=/jupyter/jupyter_server_config.d)", "etc", str(file.parent.relative_to(ROOT))),
+            str(file.relative_to(ROOT)),
+        )
         for file in (ROOT / "share").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }

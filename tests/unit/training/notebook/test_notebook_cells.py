@@ -82,7 +82,6 @@ class ShellThatIsForged:
 def shell(monkeypatch: pytest.MonkeyPatch) -> ShellThatIsForged:
     forged = ShellThatIsForged()
     monkeypatch.setattr(start, "_shell", lambda: forged)
-    monkeypatch.setattr(live.importlib.util, "find_spec", lambda _: None)
     load_ipython_extension(forged)
     return forged
 

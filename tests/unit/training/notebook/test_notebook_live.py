@@ -11,7 +11,7 @@ import pytest
 from notebook_parts import state
 
 from carme_hub.training.launch.new_run import create
-from carme_hub.training.notebook import display, follow, live
+from carme_hub.training.notebook import display, follow
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import CATCH_UP_LINES, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
@@ -58,12 +58,6 @@ class ShellThatKeepsWhatIsPublished:
         self.sent.append((transient["display_id"], update, data))
 
 
-@pytest.fixture
-def no_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.importlib.util, "find_spec", lambda _: None)
-
-
-@pytest.mark.usefixtures("no_widgets")
 def test_a_notebook_has_one_display_that_changes_in_place() -> None:
     shell = ShellThatKeepsWhatIsPublished()
     shown = Notebook(shell.publish)

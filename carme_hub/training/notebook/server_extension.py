@@ -1,0 +1,149 @@
+"""Jupyter server extension: the state of a run for its display in JupyterLab, and what the display's buttons ask for.
+
+A kernel sends its run to the pages that are open. A page that is opened later, or after the kernel ended, has only what
+the notebook was saved with, so it asks the server, which reads the run's folder and its conductor's socket as
+``distributed`` does. Enabled by ``etc/jupyter/jupyter_server_config.d/carme-hub.json``.
+
+- ``GET <base>/carme/runs/<id>``: the bundle of media types that the kernel would send.
+- ``POST <base>/carme/runs/<id>`` with ``{"ask": "stop" | "stacks" | "+1" | "-1"}``: ``{"message": …}``.
+- ``GET <base>/carme/runs.css``: the style sheet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.utils import url_path_join
+from tornado import web
+from tornado.ioloop import IOLoop
+
+#: Runs whose logs are kept open for the next request: reading a long log anew takes longer than its new lines.
+MOST_RUNS = 16
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    base = server.web_app.settings["base_url"]
+    server.web_app.add_handlers(
+        ".*$",
+        [
+            (url_path_join(base, r"carme/runs/([^/]+)"), RunHandler, {"runs": Runs()}),
+            (url_path_join(base, "carme/runs.css"), StyleHandler),
+        ],
+    )
+
+
+class Runs:
+    """The runs that pages ask for. What it needs of ``carme_hub.training`` is imported at the first request."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[str, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def bundle(self, id: str) -> dict[str, Any]:
+        """Return a run by media type.
+
+        Raises:
+            NoRun: there is none of this name.
+        """
+        from carme_hub.training.run.run_folder import Run
+
+        from .display import as_bundle
+        from .follow import Logs
+
+        run = Run.load(id)
+        state = run.state()
+        with self._lock:
+            logs = self._logs.pop(run.id, None) or Logs(run)
+            self._logs[run.id] = logs
+            while len(self._logs) > MOST_RUNS:
+                self._logs.popitem(last=False)
+            view = logs.view(state, time.time())
+            if view.ended:
+                view = Logs(run).view(state, time.time(), whole=True)
+                del self._logs[run.id]
+        return as_bundle(view)
+
+    def ask(self, id: str, word: str) -> str:
+        """Do what a button asks for, and return what to tell the user.
+
+        Raises:
+            NoRun: there is none of this name. ValueError: there is no such button.
+        """
+        from carme_hub.training.run import control
+        from carme_hub.training.run.run_folder import Run
+
+        run = Run.load(id)
+        try:
+            if word == "stacks":
+                found = run.stacks()
+                return (
+                    "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(found.items())) or "No rank runs."
+                )
+            if word == "stop":
+                run.ask("stop")
+                return "Stop requested."
+            if word in ("+1", "-1"):
+                return str(run.resize(int(word)).get("message") or "Resize requested.")
+        except (control.NoConductor, control.RequestRefused) as error:
+            return str(error)
+        raise ValueError(f"{word[:40]!r} is none of stop, stacks, +1 and -1.")
+
+
+class RunHandler(APIHandler):
+    """One run."""
+
+    auth_resource = "kernels"  # whoever may not run code may not stop it either
+    #: A page that only looks on is no work: it would keep an idle server.
+    _track_activity = False
+
+    def initialize(self, runs: Runs) -> None:
+        """Keep what all requests share."""
+        self._runs = runs
+
+    @web.authenticated
+    @authorized
+    async def get(self, id: str) -> None:
+        """Answer with the run by media type."""
+        await self._answer(self._runs.bundle, id)
+
+    @web.authenticated
+    @authorized
+    async def post(self, id: str) -> None:
+        """Do what a button asks for."""
+        word = (self.get_json_body() or {}).get("ask")
+        await self._answer(lambda: {"message": self._runs.ask(id, str(word))})
+
+    async def _answer(self, of: Any, *args: Any) -> None:
+        from carme_hub.training.run.run_folder import NoRun
+
+        try:
+            answer = await IOLoop.current().run_in_executor(None, of, *args)
+        except NoRun as error:
+            raise web.HTTPError(404, str(error)) from None
+        except ValueError as error:
+            raise web.HTTPError(400, str(error)) from None
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(answer))
+
+
+class StyleHandler(JupyterHandler):
+    """The style sheet of a run."""
+
+    @web.authenticated
+    def get(self) -> None:
+        """Answer with it."""
+        from .display_style import STYLE
+
+        self.set_header("Content-Type", "text/css; charset=utf-8")
+        self.finish(STYLE.removeprefix("<style>").removesuffix("</style>"))

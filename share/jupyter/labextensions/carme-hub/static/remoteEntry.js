@@ -1,0 +1,264 @@
+/* Shows a run of %%distributed in JupyterLab and Jupyter Notebook 7, from the data of carme_hub.training.notebook.display.
+
+   The kernel sends the data again when it changes. Where it does not (the page was opened later, the kernel ended), the
+   page asks the server (carme_hub.training.notebook.server_extension), so a saved notebook shows what became of its run.
+
+   This is a prebuilt extension in the form that webpack's module federation gives one; it is written by hand, since it
+   has one module and takes its libraries from JupyterLab. */
+(() => {
+  "use strict";
+  const MEDIA_TYPE = "application/vnd.carme.run+json";
+  /** Milliseconds: a kernel that sends nothing for SILENCE does not follow its run; then the server is asked each POLL,
+      after a failure each RETRY. */
+  const TICK = 500, SILENCE = 4000, POLL = 1000, RETRY = 5000;
+  /** What a part may consist of: the data may come with somebody else's notebook. */
+  const ELEMENTS = new Set(["P", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "PRE", "CODE", "PROGRESS"]);
+  const ATTRIBUTES = new Set(["class", "scope", "role", "tabindex", "aria-label", "aria-hidden", "value", "max"]);
+  let shared;
+
+  /** Return a library of JupyterLab. */
+  async function library(name) {
+    const [version] = Object.values(shared[name]);
+    return (await version.get())();
+  }
+
+  /** Create an element. */
+  function element(tag, { text = "", ...attributes } = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...(text ? [text] : []), ...children);
+    return node;
+  }
+
+  /** Replace what is in a node by HTML, of which only known elements and attributes are kept. */
+  function fill(node, html) {
+    if (node.carmeHtml === html) return;
+    node.carmeHtml = html;
+    const { body } = new DOMParser().parseFromString(html, "text/html");
+    for (const each of body.querySelectorAll("*")) {
+      if (!ELEMENTS.has(each.tagName)) {
+        each.replaceWith(each.textContent);
+        continue;
+      }
+      for (const { name } of [...each.attributes]) if (!ATTRIBUTES.has(name)) each.removeAttribute(name);
+    }
+    node.replaceChildren(...body.childNodes);
+  }
+
+  function runRenderer({ Widget }, { ServerConnection }) {
+    const settings = ServerConnection.makeSettings();
+
+    /** Send a request to the server; return its status and answer. */
+    async function request(path, options = {}) {
+      const response = await ServerConnection.makeRequest(`${settings.baseUrl}carme/runs${path}`, options, settings);
+      return [response.status, await response.json().catch(() => ({}))];
+    }
+
+    function addStyle() {
+      if (document.getElementById("carme-run-style")) return;
+      document.head.append(
+        element("link", { id: "carme-run-style", rel: "stylesheet", href: `${settings.baseUrl}carme/runs.css` }),
+      );
+    }
+
+    return class RunRenderer extends Widget {
+      constructor() {
+        super();
+        addStyle();
+        this.addClass("carme-run");
+        this._heard = 0; // when the kernel has sent something
+        this._due = 0; // when the server is asked next
+        this._data = {};
+        this._folds = new Map(); // number of a rank: the element that unfolds its log
+        this._part = {};
+        for (const name of ["head", "ranks"]) this._part[name] = element("div");
+        this._part.buttons = element("div", { class: "carme-buttons" });
+        this._part.message = element("div", { role: "status" });
+        this._part.log = element("div", { class: "carme-log", role: "log", tabindex: "0", "aria-label": "Rank 0" });
+        this._part.others = element("div");
+        this._part.notes = element("div");
+        this._part.source = element("p", { class: "carme-dim", hidden: "" });
+        const { head, source, buttons, message, ranks, log, others, notes } = this._part;
+        this.node.append(head, source, buttons, message, ranks, log, others, notes);
+      }
+
+      /** Show what the kernel has sent, or what the notebook was saved with. */
+      async renderModel(model) {
+        const first = !this._model;
+        this._model = model;
+        if (!first && model.data[MEDIA_TYPE] !== this._persisted) {
+          this._heard = Date.now();
+          this._gone = false;
+          this._source("");
+        }
+        this._show(model.data[MEDIA_TYPE]);
+      }
+
+      onAfterAttach(message) {
+        super.onAfterAttach(message);
+        this._timer ??= setInterval(() => this._tick(), TICK);
+      }
+
+      onBeforeDetach(message) {
+        clearInterval(this._timer);
+        this._timer = undefined;
+        super.onBeforeDetach(message);
+      }
+
+      async _tick() {
+        const now = Date.now();
+        if (this._data.ended || !this._data.run || this._gone || this._asking || now < this._heard + SILENCE || now < this._due) return;
+        if (document.hidden) return; // nobody looks
+        this._asking = true;
+        const before = this._heard;
+        try {
+          const [status, answer] = await request(`/${encodeURIComponent(this._data.run)}`);
+          if (before !== this._heard) return; // the kernel follows its run after all
+          this._due = Date.now() + (status === 200 ? POLL : RETRY);
+          if (status === 200) {
+            this._source("");
+            this._show(answer[MEDIA_TYPE]);
+            if (this._data.ended) this._persist(answer);
+          } else if (status === 404 && answer.message) {
+            this._source(`${answer.message} This is how it was when the notebook was saved.`);
+            this._gone = true;
+          } else {
+            this._source(`This is how it was when the notebook was saved. To follow it: ${this._watch()}`);
+            this._gone = true;
+          }
+        } catch {
+          this._due = Date.now() + RETRY;
+          this._source("The server cannot be reached, so this may be out of date.");
+        } finally {
+          this._asking = false;
+          this._showButtons();
+        }
+      }
+
+      _watch() {
+        return `distributed.watch("${this._data.run}")`;
+      }
+
+      /** Keep the end of a run in the notebook. */
+      _persist(bundle) {
+        this._persisted = bundle[MEDIA_TYPE];
+        this._model.setData({ data: { ...this._model.data, ...bundle }, metadata: this._model.metadata });
+      }
+
+      _source(text) {
+        this._part.source.textContent = text;
+        this._part.source.hidden = !text;
+      }
+
+      _show(data) {
+        if (this._data.generation !== undefined && this._data.generation !== data.generation) {
+          this._part.message.replaceChildren(); // the requested ranks have come
+        }
+        this._data = data;
+        fill(this._part.head, data.head);
+        fill(this._part.ranks, data.ranks);
+        fill(this._part.log, data.log);
+        this._part.log.hidden = !data.log;
+        fill(this._part.notes, data.notes);
+        this._showOthers(data.others);
+        this._showButtons();
+      }
+
+      _showOthers(others) {
+        const numbers = new Set(others.map(([number]) => number));
+        for (const [number, fold] of this._folds) {
+          if (!numbers.has(number)) {
+            fold.remove();
+            this._folds.delete(number);
+          }
+        }
+        for (const [number, summary, html] of others) {
+          let fold = this._folds.get(number);
+          if (!fold) {
+            const log = element("div", { class: "carme-log", role: "log", tabindex: "0", "aria-label": `Rank ${number}` });
+            fold = element("details", {}, element("summary"), log);
+            this._folds.set(number, fold);
+          }
+          const at = this._part.others.children[[...numbers].indexOf(number)];
+          if (at !== fold) this._part.others.insertBefore(fold, at ?? null);
+          if (fold.firstChild.textContent !== summary) fold.firstChild.textContent = summary;
+          fill(fold.lastChild, html);
+        }
+      }
+
+      _showButtons() {
+        const buttons = this._gone ? [] : (this._data.buttons ?? []);
+        const words = JSON.stringify([buttons, this._confirming ?? ""]);
+        if (words === this._buttonWords) return;
+        this._buttonWords = words;
+        const button = (text, title, act) => {
+          const node = element("button", { type: "button", text, title });
+          node.addEventListener("click", act);
+          return node;
+        };
+        const had = this._part.buttons.contains(document.activeElement);
+        if (this._confirming && buttons.length) {
+          this._part.buttons.replaceChildren(
+            element("span", { text: `Stop all ranks of ${this._data.name}?` }),
+            button("Stop the run", "Its output stays", () => this._confirm("", () => this._ask("stop"))),
+            button("Let it run", "Nothing changes", () => this._confirm("")),
+          );
+        } else {
+          this._part.buttons.replaceChildren(
+            ...buttons.map(([word, text, title]) =>
+              button(text, title, () => (word === "stop" ? this._confirm(word) : this._ask(word))),
+            ),
+          );
+        }
+        if (had) this._part.buttons.querySelector("button")?.focus();
+      }
+
+      _confirm(word, then) {
+        this._confirming = word;
+        this._showButtons();
+        then?.();
+      }
+
+      async _ask(word) {
+        this._say("One moment …");
+        try {
+          const path = `/${encodeURIComponent(this._data.run)}`;
+          const [, answer] = await request(path, { method: "POST", body: JSON.stringify({ ask: word }) });
+          this._say(answer.message || "The server does not know this request.");
+        } catch {
+          this._say("The server cannot be reached. Try again.");
+        }
+        this._due = 0;
+      }
+
+      _say(text) {
+        const log = { class: "carme-log", tabindex: "0", role: "log", "aria-label": "Stacks" };
+        if (!text.includes("\n")) {
+          this._part.message.replaceChildren(element("p", { text }));
+          return;
+        }
+        const close = element("button", { type: "button", text: "Hide" });
+        close.addEventListener("click", () => this._part.message.replaceChildren());
+        this._part.message.replaceChildren(element("div", log, element("pre", { text })), close);
+      }
+    };
+  }
+
+  async function mimeExtension() {
+    const RunRenderer = runRenderer(await library("@lumino/widgets"), await library("@jupyterlab/services"));
+    const rendererFactory = { safe: true, mimeTypes: [MEDIA_TYPE], createRenderer: () => new RunRenderer() };
+    return { __esModule: true, default: { id: "carme-hub:run", rendererFactory, rank: 0, dataType: "json" } };
+  }
+
+  window._JUPYTERLAB ??= {};
+  window._JUPYTERLAB["carme-hub"] = {
+    init(scope) {
+      shared = scope;
+    },
+    async get(name) {
+      if (name !== "./mimeExtension") throw new Error(`carme-hub has no module ${name}`);
+      const extension = await mimeExtension();
+      return () => extension;
+    },
+  };
+})();
