@@ -44,17 +44,15 @@ def test_every_folder_with_code_is_a_package() -> None:
             assert (file.parent / "__init__.py").exists(), f"{file.parent} has no __init__.py"
 
 
+def installed(file: str) -> str:
+    """Return where a file of ``share`` is installed: Jupyter looks for settings below ``etc``."""
+    return re.sub("^share(?=/jupyter/jupyter_server_config.d/)", "etc", file)
+
+
 def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> None:
     listed = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
-    there = {
-        # Jupyter looks for settings below etc/.
-        (
-            re.sub("^share(?=/jupyter/jupyter_server_config.d)", "etc", str(file.parent.relative_to(ROOT))),
-            str(file.relative_to(ROOT)),
-        )
-        for file in (ROOT / "share").rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    }
+    files = {str(file.relative_to(ROOT)) for file in (ROOT / "share").rglob("*") if file.is_file()}
+    there = {(str(Path(installed(file)).parent), file) for file in files if "__pycache__" not in file}
     assert listed == there
 
 
@@ -142,7 +140,7 @@ def test_a_wheel_of_a_clean_clones_sdist_works_by_itself(tmp_path: Path) -> None
         if not rest.endswith(".py") and top != "share":
             continue
         if top == "share":
-            assert any(name.endswith(f".data/data/{file}") for name in inside), file
+            assert any(name.endswith(f".data/data/{installed(file)}") for name in inside), file
         elif top == "carme_hub" or top in LINKED:
             name = file if top == "carme_hub" else f"carme_hub/{file}"
             assert name in inside, file

@@ -202,14 +202,14 @@ load_batch() if here.rank == 1 else names["all_reduce"]()
 
 def test_a_run_that_hangs_says_which_rank_is_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALL_SECONDS", "1")
+    says = re.compile(
+        r"No rank goes on: rank 1 in load_batch \(cell.py, line 12\) for \d+ s; "
+        r"ranks 0 and 2 in all_reduce \(cell.py, line 15\) for \d+ s\."
+    )
     run = create(RunOptions(3, detach=True), cell=HANGING)
     with conducted(run):
-        state = wait(run, lambda state: state["stalled"], 30)
-        assert re.fullmatch(
-            r"No rank goes on: rank 1 in load_batch \(cell.py, line 12\) for \d+ s; "
-            r"ranks 0 and 2 in all_reduce \(cell.py, line 15\) for \d+ s\.",
-            state["stalled"],
-        ), state["stalled"]
+        # On a busy machine a rank may be silent for a second too, which is said until it is heard again.
+        state = wait(run, lambda state: says.fullmatch(state["stalled"]), 30)
         assert state["stalled"] in description.as_text(description.View(state, 0))
         assert "in load_batch" in (run.folder / "stack-1.txt").read_text()
         stacks = run.stacks(20)
