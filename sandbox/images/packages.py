@@ -33,13 +33,20 @@ LEFT_OUT = "rfc3987-syntax"
 #: What training takes beside it.
 TORCH = "torch==2.13.0"
 TRAINING = ("numpy>=2", "matplotlib>=3.9", "ipywidgets>=8.1", "nvidia-ml-py>=12")
+#: What tutorials import. Ours needs none of it.
+TUTORIALS = (
+    *("tqdm>=4.66", "pandas>=2.2", "scikit-learn>=1.5", "torchmetrics>=1.6"),
+    *("lightning>=2.5", "accelerate>=1.6", "transformers>=4.50", "datasets>=3.5"),
+)
 #: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
 TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")
 #: A session has no business on the network of its own accord.
 PAGE_CONFIG = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 LOOK = "import jupyterlab, ipykernel, jupyterhub.singleuser, jupyter_server_proxy, tensorboard.program, cloudpickle"
 LOOK += "; from importlib.util import find_spec; assert find_spec('rfc3987_syntax') is None"
-LOOK_TRAINING = "import torch, numpy, matplotlib, ipywidgets"
+LOOK_TRAINING = (
+    "import torch, numpy, matplotlib, ipywidgets, tqdm, pandas, sklearn, lightning, accelerate, transformers"
+)
 BWRAP = ("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc")
 MOUNTS = ("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")  # noqa: S108  inside the image
 #: What of our own environment the build may see: where packages come from, and how to trust it.
@@ -72,7 +79,7 @@ def fill(tree: Path, progress: Progress) -> None:
     inside(opt, str(PYTHON), "-m", "venv", "/opt/venv")
     progress("Building the image: JupyterLab and what goes with it")
     install(opt, *base_packages())
-    leave_out(opt)
+    uninstall(opt, LEFT_OUT)
     _finish_venv(opt / "venv")
     progress("Building the image: a look whether everything can be imported")
     inside(opt, "/opt/venv/bin/python", "-c", LOOK)
@@ -96,7 +103,20 @@ def add_torch(tree: Path, progress: Progress) -> None:
     progress(f"Building the training image: {wheel.name} ({size} MB), numpy, matplotlib, ipywidgets")
     install(opt, f"/opt/fetched/{wheel.name}", *TRAINING)
     shutil.rmtree(fetched)
+    progress("Building the training image: what tutorials import (lightning, transformers, pandas and others)")
+    install(opt, *TUTORIALS, TORCH)  # named again, so that none of them brings another
+    _add_torchvision(opt, progress)
     inside(opt, "/opt/venv/bin/python", "-c", LOOK_TRAINING)
+
+
+def _add_torchvision(opt: Path, progress: Progress) -> None:
+    """Add torchvision where there is a build for this torch: PyPI has only those for CUDA's."""
+    try:
+        install(opt, *(("--extra-index-url", TORCH_INDEX) if TORCH_INDEX else ()), "torchvision", TORCH)
+        inside(opt, "/opt/venv/bin/python", "-c", "import torchvision")
+    except SandboxError:
+        progress("Building the training image: there is no torchvision for this build of torch; see CARME_TORCH_INDEX")
+        uninstall(opt, "torchvision")
 
 
 def install(opt: Path, *packages: str) -> None:
@@ -109,13 +129,13 @@ def install(opt: Path, *packages: str) -> None:
         inside(opt, "/opt/venv/bin/python", "-m", "pip", "install", "--quiet", *packages)
 
 
-def leave_out(opt: Path) -> None:
-    """Take away what a package asks for and nobody uses."""
+def uninstall(opt: Path, package: str) -> None:
+    """Remove a package from /opt/venv."""
     uv = _uv()
     if uv:
-        inside(opt, "/tmp/uv", "pip", "uninstall", "--quiet", "--python=/opt/venv/bin/python", LEFT_OUT, uv=uv)  # noqa: S108
+        inside(opt, "/tmp/uv", "pip", "uninstall", "--quiet", "--python=/opt/venv/bin/python", package, uv=uv)  # noqa: S108
     else:
-        inside(opt, "/opt/venv/bin/python", "-m", "pip", "uninstall", "--quiet", "--yes", LEFT_OUT)
+        inside(opt, "/opt/venv/bin/python", "-m", "pip", "uninstall", "--quiet", "--yes", package)
 
 
 def tools(opt: Path, work: Path, *packages: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from rig.hub import Hub
 
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.sandbox import Sandbox
 
 #: Files that take minutes. They begin first: the workers end together when what comes last is short.
 LONG = (
@@ -37,6 +33,7 @@ LONG = (
     "test_maintenance_offers",
     "test_apps_pages",
     "test_cell_run",
+    "test_scripts",
     "test_reservations_in_slurm",
 )
 
@@ -63,16 +60,3 @@ def hub_of_other_files(request: pytest.FixtureRequest) -> None:
         cluster: Cluster = request.getfixturevalue("cluster")
         cluster.processes.stop("hub")
         cluster.processes.stop("proxy")
-
-
-@pytest.fixture(scope="module")
-def site(demo_hub: Hub, cluster: Cluster) -> Iterator[Hub]:
-    """The hub for a whole file of stories, which share its sessions; no session exists before and after the file."""
-    demo_hub.recover()
-    demo_hub.stop_all()
-    Sandbox(cluster.state).up()
-    cluster.cancel_all()
-    yield demo_hub
-    demo_hub.recover()
-    demo_hub.stop_all()
-    cluster.cancel_all()

@@ -142,3 +142,16 @@ def hub(demo_hub: Hub, quiet: Cluster) -> Iterator[Hub]:
     yield demo_hub
     demo_hub.recover()
     demo_hub.stop_all()
+
+
+@pytest.fixture(scope="module")
+def site(demo_hub: Hub, cluster: Cluster) -> Iterator[Hub]:
+    """The hub for a whole file of stories, which share its sessions; no session exists before and after the file."""
+    demo_hub.recover()
+    demo_hub.stop_all()
+    Sandbox(cluster.state).up()
+    cluster.cancel_all()
+    yield demo_hub
+    demo_hub.recover()
+    demo_hub.stop_all()
+    cluster.cancel_all()

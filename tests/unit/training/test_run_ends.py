@@ -32,7 +32,10 @@ def test_a_command_that_is_told_to_stop_leaves_nothing() -> None:
 
 @pytest.mark.parametrize(("how", "said"), [("stop", "The run was stopped."), ("interrupt", "The run was interrupted.")])
 def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
-    cell = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('off')\n"
+    cell = (
+        "import time\ntry:\n    print('on', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt: print('off', flush=True)\n"
+    )
     run = create(RunOptions(2, detach=True), cell=cell)
     with conducted(run):
         wait(run, lambda _: run.log(0) and run.log(1))

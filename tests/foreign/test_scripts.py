@@ -1,0 +1,85 @@
+"""Scripts that know nothing of Carme Hub run as they are, with ``carme-hub train``, on one node and on two.
+
+Those in ``scripts`` have the shape of their library's tutorial; accelerate's comes with accelerate itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig.hub import Hub
+from rig.training import Lab
+
+SCRIPTS = Path(__file__).with_name("scripts")
+#: Ranks and nodes.
+PLACES = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)]
+#: Name, script, its arguments, and what its rank 0 prints at the end.
+ROWS = [
+    ("PyTorch DDP", "ddp.py", "foreign/snapshot.pt", "world {ranks} local {each} same weights"),
+    ("PyTorch FSDP2", "fsdp.py", "", "world {ranks} whole state of"),
+    ("Lightning", "lightning_ddp.py", "{nodes} {each} foreign/lightning", "world {ranks} TorchElasticEnvironment"),
+    ("transformers", "transformers_trainer.py", "foreign/trainer", "world {ranks} parallel"),
+]
+#: Those of every `make test`; the others take minutes.
+USUAL = [("Lightning", 2, 1), ("Lightning", 4, 2), ("PyTorch FSDP2", 4, 2)]
+
+
+@pytest.fixture(scope="module")
+def lab(site: Hub) -> Iterator[Lab]:
+    """A session with one GPU; runs that need more get a companion."""
+    site.login("tina")
+    lab = Lab(site, "tina", image="training", gpus=1, cpus=2, memory_gib=8, time_minutes=60)
+    lab.check("import os; os.makedirs('foreign', exist_ok=True)")
+    for script in SCRIPTS.iterdir():
+        lab.check(f"open('foreign/{script.name}', 'w').write({script.read_text()!r})")
+    yield lab
+    lab.check("import shutil; shutil.rmtree('foreign')")
+    lab.stop()
+
+
+def train(lab: Lab, ranks: int, nodes: int, *argv: str, gpus: int = 1, timeout: float = 280) -> str:
+    """Run a script to its end, and return what was printed."""
+    words = ("carme-hub", "train", "-n", str(ranks), "--nodes", str(nodes), "--gpus-per-task", str(gpus), "--all")
+    status, out = lab.command(*words, *argv, timeout=timeout)
+    assert status == 0, out
+    return out
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "says", "ranks", "nodes"),
+    [
+        pytest.param(
+            *row,
+            *place,
+            id=f"{name}-{place[0]}-{place[1]}",
+            marks=[] if (name, *place) in USUAL else pytest.mark.nightly,
+        )
+        for name, *row in ROWS
+        for place in PLACES
+    ],
+)
+def test_a_script_of_its_librarys_tutorial_runs_as_it_is(
+    lab: Lab, script: str, arguments: str, says: str, ranks: int, nodes: int
+) -> None:
+    facts = {"ranks": ranks, "nodes": nodes, "each": ranks // nodes}
+    out = train(lab, ranks, nodes, f"foreign/{script}", *arguments.format(**facts).split())
+    assert says.format(**facts) in out, out
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2)])  # its data are for two at most
+def test_the_test_script_of_accelerate_passes(lab: Lab, ranks: int, nodes: int) -> None:
+    # As `accelerate launch --cpu` sets it: without it each rank trains alone on a machine without GPUs.
+    words = ("--env", "ACCELERATE_USE_CPU=true", "-m", "accelerate.test_utils.scripts.test_script")
+    out = train(lab, ranks, nodes, *words, timeout=280)
+    assert "**Breakpoint trigger test**" in out, out
+    assert f"Num processes: {ranks}" in out, out
+
+
+@pytest.mark.nightly
+def test_jax_finds_its_processes_once_pip_has_installed_it(lab: Lab) -> None:
+    status, out = lab.command("pip", "install", "--quiet", "jax", timeout=280)
+    assert status == 0, out
+    assert "world 4 devices 4" in train(lab, 4, 2, "foreign/jax_sum.py")
