@@ -35,6 +35,7 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
                           set since the session began goes along by itself
     --no-env              only what --env names goes along
     --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
+    --wait                wait without a question for GPUs that are not free
     --detach              end the cell at once; the run continues, also when this kernel ends
     --dry-run             run nothing, and print a Slurm batch script that does the same
     --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),

@@ -67,6 +67,41 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
     return f"{text} {cost_text(quote)}".strip()
 
 
+def wait_of(options: RunOptions, *, nodes_chosen: bool, environ: Mapping[str, str] = os.environ) -> str:
+    """Say that a run would wait for GPUs, and how many ranks would start now; "" where it starts now.
+
+    Args:
+        options: with the number of nodes. nodes_chosen: whether the user has set it.
+    """
+    capacity = job_capacity(environ)
+    placement = place_ranks(options, capacity)
+    if options.elastic or not placement.companion:  # an elastic run starts with what there is
+        return ""
+
+    def quote(options: RunOptions, placement: Placement) -> Quote:
+        return _ask(lambda hub: hub.quote(**companion_size(options, placement), minutes=companion_minutes(options)))
+
+    first = quote(options, placement)
+    if first.starts_now:
+        return ""
+
+    def starts_now(ranks: int) -> bool:
+        fewer = replace(options, ranks=ranks, nodes=0)
+        if not place_ranks(fewer, capacity).companion:
+            return True
+        nodes = fewest_nodes(ranks, placement.gpus_per_task, first.gpus_of_one_node, options.gpus_per_node)
+        fewer = replace(fewer, nodes=nodes)
+        found = quote(fewer, place_ranks(fewer, capacity)) if nodes else None
+        return found is not None and found.allowed and found.starts_now
+
+    most, too_many = 0, options.ranks
+    while placement.gpus_per_task and too_many - most > 1:
+        middle = (most + too_many) // 2
+        most, too_many = (middle, too_many) if starts_now(middle) else (most, middle)
+    advice = f" With -n {most}{' and without --nodes' if nodes_chosen else ''} it would start now." if most else ""
+    return f"It may wait for {'GPUs' if placement.gpus else 'nodes'} that others use, or wait for.{advice}"
+
+
 def _ask(question: Callable[[Hub], Quote]) -> Quote:
     try:
         return question(Hub.from_environ())

@@ -16,7 +16,7 @@ from carme_hub.training.run.run_options import InvalidOptions, RunOptions
 from carme_hub.training.templates import kernels
 
 from . import new_run
-from .price import choose_nodes, price_of
+from .price import choose_nodes, price_of, wait_of
 
 
 def print_line(text: str) -> None:
@@ -40,9 +40,12 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
         new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
+        nodes_chosen = bool(options.nodes)
         options = choose_nodes(options)
         if price := price_of(options):
             say(price)
+            if not options.wait and (text := wait_of(options, nodes_chosen=nodes_chosen)) and not _agrees(text):
+                raise CannotRun("Nothing was requested. With --wait there is no such question.")
         for name in keep.apply():
             say(f"{name} is beyond your limits and was deleted. Undo: carme-hub runs restore {name}")
         run = new_run.create(options, **code)
@@ -78,6 +81,17 @@ def choose_display() -> RunDisplay:
     if shell is None or not hasattr(shell, "kernel"):
         return Terminal()
     return Notebook(shell.display_pub.publish)
+
+
+def _agrees(text: str) -> bool:
+    """Ask whether to wait. Where nobody can answer, as in a script or nbconvert, the answer is yes."""
+    shell = _shell()
+    if (shell is None or not hasattr(shell, "kernel")) and not sys.stdin.isatty():
+        return True
+    try:
+        return input(f"{text} Wait for them? [y/N] ").strip().lower() in ("y", "yes")
+    except (EOFError, NotImplementedError):  # IPython's StdinNotImplementedError
+        return True
 
 
 def _shell() -> Any:

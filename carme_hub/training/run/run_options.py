@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 #: The most restarts of a run: more is a typing error, or a run that never works.
 MAX_RESTARTS = 100
 #: Options without a value.
-_FLAGS = ("--detach", "--dry-run", "--requeue", "--no-env")
+_FLAGS = ("--wait", "--detach", "--dry-run", "--requeue", "--no-env")
 _MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
 
@@ -51,6 +51,7 @@ class RunOptions:
         push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
         env: variables of the environment that go along, ``NAME`` or ``NAME=VALUE``; a stored run has only the names.
         no_env: whether no others go along.
+        wait: whether it waits for GPUs that are not free without a question.
         max_restarts: how often the ranks are started again after a failure, to continue from their checkpoint.
     """
 
@@ -72,6 +73,7 @@ class RunOptions:
     gpus_per_node: int = 0
     cpus_per_task: int = 0
     mem_per_gpu: int = 0
+    wait: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
@@ -190,6 +192,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         env=tuple(arguments.env),
         no_env=arguments.no_env,
         max_restarts=arguments.max_restarts,
+        wait=arguments.wait,
     )
 
 
@@ -268,6 +271,7 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("--no-env", action="store_true")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
+    parser.add_argument("--wait", action="store_true")
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")

@@ -185,7 +185,7 @@ class _Measurement:
         if ranks in self._failed:
             return
         nodes = -(-ranks // self._per_node) if self._per_node else 0
-        options = replace(self._options, ranks=ranks, nodes=nodes, name=f"scaling-{ranks}x{repeat + 1}")
+        options = replace(self._options, ranks=ranks, nodes=nodes, name=f"scaling-{ranks}x{repeat + 1}", wait=True)
         plan = replace(self._plan, repeat=repeat)
         try:
             started = start.begin(options, call=(*self._call(plan), {}))

@@ -53,6 +53,7 @@ class Quote:
         nodes, gpus, gpu_type, cpus, memory_mib, minutes: its resources; GPUs in total, CPUs and memory on each node.
         companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
         gpus_of_one_node: the numbers of GPUs that one node may have; () = none, or the hub is older.
+        starts_now: whether nothing is known for which it would wait; an older hub does not tell, and then it is true.
     """
 
     allowed: bool
@@ -71,6 +72,7 @@ class Quote:
     companions_left: int = -1
     companions_most: int = 0
     gpus_of_one_node: tuple[int, ...] = ()
+    starts_now: bool = True
 
 
 @dataclass(frozen=True, slots=True)

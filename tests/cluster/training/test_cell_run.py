@@ -18,6 +18,26 @@ from carme_hub.training.notebook.display import MEDIA_TYPE
 HERE = "import time\nfrom carme_hub.training import here\n"
 #: A cell that runs until it is ended.
 LONG = HERE + "for n in range(6000):\n    here.step(n, total=6000); print('step', n, flush=True); time.sleep(0.1)\n"
+#: A job of somebody else.
+HOLDS = "#!/bin/sh\nexec sleep 600\n"
+#: Whether three GPUs more would be there now, as the hub sees it.
+STARTS_NOW = (
+    "from carme_hub.training.session.companions import Hub\nprint(Hub.from_environ().quote(nodes=1, gpus=3).starts_now)"
+)
+#: Run a script on three ranks in a terminal, and answer no.
+IN_A_TERMINAL = """
+import json, os, pty, subprocess
+master, slave = pty.openpty()
+process = subprocess.Popen(["carme-hub", "train", "-n", "3", "ask.py"], stdin=slave, stdout=slave, stderr=slave)
+os.close(slave)
+said = b""
+while b"[y/N]" not in said:
+    said += os.read(master, 4096)
+os.write(master, b"n\\n")
+process.wait(20)
+said += os.read(master, 4096)
+print(json.dumps([process.returncode, said.decode()]))
+"""
 #: Part of all names here: whose home it is may have runs already.
 TAG = secrets.token_hex(2)
 
@@ -141,6 +161,31 @@ def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_propo
     assert "gres/gpu:a100=3" in resources
     printed = lab.run("%%distributed -n 6 --nodes 1\npass")
     assert "you asked for 6. Use --nodes 2." in printed.error
+
+
+def test_in_a_terminal_a_run_that_would_wait_for_gpus_of_others_asks_first(lab: Lab) -> None:
+    (row,) = lab.hub.cluster.squeue("-u", lab.user, "-t", "R")
+    beside = lab.hub.cluster.sbatch("--mem=50", "--gres=gpu:a100:2", "-w", row["nodes"], user="bob", script=HOLDS)
+    other = "node2" if row["nodes"] == "node1" else "node1"
+    there = lab.hub.cluster.sbatch("--mem=50", "--gres=gpu:a100:3", "-w", other, user="bob", script=HOLDS)
+    try:
+        for job in (beside, there):
+            lab.hub.cluster.wait_job(job, "RUNNING")
+        lab.check("open('ask.py', 'w').write('print(1)')")
+        wait_for(lambda: lab.check(STARTS_NOW) == "False\n", 30, "the hub to see these jobs")
+        before = lab.check("print(len(distributed.runs()))")
+        status, said = json.loads(lab.check(IN_A_TERMINAL, 60).splitlines()[-1])
+        assert (
+            "It may wait for GPUs that others use, or wait for. With -n 2 it would start now. Wait for them? [y/N]"
+            in said
+        )
+        assert "Nothing was requested." in said
+        assert status == 2
+        assert lab.check("print(len(distributed.runs()))") == before
+    finally:
+        lab.hub.cluster.run("scancel", str(beside), str(there))
+        lab.check("import os; os.unlink('ask.py')")
+        wait_for(lambda: lab.check(STARTS_NOW) == "True\n", 30, "the hub to see that these jobs are gone")
 
 
 def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) -> None:

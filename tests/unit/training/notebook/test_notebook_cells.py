@@ -13,17 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from forged_quotes import HubThatQuotes
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, load_ipython_extension, magic
-from carme_hub.training.conductor.companion import START_MINUTES
-from carme_hub.training.launch import new_run, price, start
+from carme_hub.training.launch import new_run, start
 from carme_hub.training.notebook import live
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
 from carme_hub.training.run.run_folder import Run
-from carme_hub.training.session.companions import Hub, Quote, Refused
 
 CONDUCTOR = Path(__file__).parents[1] / "started_here.py"
 
@@ -253,70 +250,6 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
     with pytest.raises(RunFailed, match=r"run1 lost\. The session has ended"):
         raise_for({"state": "lost", "id": "run1", "message": "The session has ended"}, "/f")
     assert not issubclass(Interrupted, Exception)  # `except Exception` in a cell must not go on after it
-
-
-# -- what it costs ----------------------------------------------------------------------------------------------------
-
-
-def test_what_fits_into_the_session_asks_nobody() -> None:
-    assert price.price_of(magic.options_in_line("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
-    two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.options_in_line("-n 2"), two) == ""
-
-
-def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, shell: ShellThatIsForged
-) -> None:
-    hub = HubThatQuotes(Quote(True, "2 GPU-hours of 10 left, 0.50 EUR", said="starts at about 14:02"))
-    monkeypatch.setattr(Hub, "from_environ", lambda: hub)
-    two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.options_in_line("-n 4 --time 90s"), two) == (
-        "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are requested. "
-        "2 GPU-hours of 10 left, 0.50 EUR. Starts at about 14:02."
-    )
-    assert hub.asked == {"nodes": 2, "gpus": 4, "cpus": 0, "memory_mib": 0, "minutes": 2 + START_MINUTES}
-    hub.answer = Quote(False, "The account has 0.1 GPU-hours left.")
-    with pytest.raises(CannotRun, match=r"0\.1 GPU-hours left"):
-        shell.cell("-n 2 --nodes 2", "pass")
-    hub.answer = Refused("Your profile has one node.")
-    with pytest.raises(CannotRun, match="one node"):
-        shell.cell("-n 2 --nodes 2", "pass")
-    assert len(distributed.runs()) == 0
-
-
-ONE = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_ON_NODE": "4"}
-
-
-@pytest.mark.parametrize(
-    ("line", "nodes"),
-    [
-        ("-n 1", 0),  # it fits into the session
-        ("-n 3", 1),
-        ("-n 6", 2),
-        ("-n 4 --gpus-per-node 2", 2),
-        ("-n 2 --nodes 2", 2),
-        ("-n 9 --gpus-per-task 0", 0),
-        ("-n 2 --elastic 1:4", 0),  # each of its companions has one rank
-    ],
-)
-def test_a_run_beyond_its_session_gets_the_fewest_nodes_that_the_hub_gives(
-    line: str, nodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = HubThatQuotes(Quote(True, "Costs nothing", gpus_of_one_node=(1, 2, 3, 4)))
-    monkeypatch.setattr(Hub, "from_environ", lambda: hub)
-    assert price.choose_nodes(magic.options_in_line(line), ONE).nodes == nodes
-
-
-def test_a_refusal_names_the_option_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = HubThatQuotes(Quote(False, "“A100” gives 1 to 4 on each node.", gpus_of_one_node=(1, 2, 3, 4)))
-    monkeypatch.setattr(Hub, "from_environ", lambda: hub)
-    with pytest.raises(CannotRun, match=r"^“A100” gives 1 to 4 on each node\. Use --nodes 2\.$"):
-        price.price_of(magic.options_in_line("-n 6 --nodes 1"), ONE)
-    hub.answer = Quote(False, "The account has 0.1 GPU-hours left.", gpus_of_one_node=(1, 2, 3, 4))
-    with pytest.raises(CannotRun, match=r"GPU-hours left\.$"):
-        price.price_of(magic.options_in_line("-n 6 --nodes 2"), ONE)
-    with pytest.raises(CannotRun, match=r"2 ranks with 8 GPUs each cannot be divided .* may have 1, 2, 3, 4 GPUs\.$"):
-        price.choose_nodes(magic.options_in_line("-n 2 --gpus-per-task 8"), ONE)
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
