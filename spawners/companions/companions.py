@@ -96,7 +96,7 @@ class Quote:
             "companions_left": self.left_to_open,
             "companions_most": self.most,
             "gpus_of_one_node": self.gpus_of_one_node,
-            "starts_now": self.start is None or self.start.now,
+            "starts_now": self.start is None or self.start.now or not self.start.known,
         }
 
 

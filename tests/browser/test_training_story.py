@@ -202,7 +202,10 @@ def open_a_notebook_of_somebody_else(page: Page, hub: Hub) -> None:
     data = {
         **{"run": f"theirs-{MARK}", "name": "theirs", "ended": False, "generation": 0, "others": []},
         "buttons": [["stop", "Stop", ""]],
-        "head": "<p>Running <b onclick='window.stolen = 1'>theirs</b></p><img src=x onerror='window.stolen = 1'>",
+        "head": "<p>Running <b onclick='window.stolen = 1'>theirs</b></p><img src=x onerror='window.stolen = 1'>"
+        # A form's fields hide properties of its document.
+        "<form name=body id=f></form><fieldset form=f name=childNodes></fieldset>"
+        "<fieldset form=f name=childNodes><img src=x onerror='window.stolen = 1'></fieldset>",
         **{"ranks": "<script>window.stolen = 1</script>", "log": "<pre>epoch 1</pre>", "notes": ""},
     }
     output = {"output_type": "display_data", "metadata": {}, "data": {MEDIA_TYPE: data, "text/plain": "theirs"}}
@@ -210,7 +213,8 @@ def open_a_notebook_of_somebody_else(page: Page, hub: Hub) -> None:
     open_notebook(page, hub, f"theirs-{MARK}.ipynb")
     live = cell(page, "pass").locator(".jp-OutputArea")
     expect(live).to_contain_text("epoch 1")
-    expect(live).to_contain_text(f"There is no run 'theirs-{MARK}'.", timeout=30_000)
+    expect(live.get_by_role("button")).to_have_count(0)
+    expect(live).to_contain_text(f"There is no run 'theirs-{MARK}' any more.", timeout=30_000)
     expect(live).to_contain_text("This is how it was when the notebook was saved.")
     expect(live.get_by_role("button")).to_have_count(0)
     assert page.evaluate("window.stolen") is None

@@ -49,13 +49,14 @@ class CompanionStart:
     """When a companion would start: as text, whether that is now, and the expected time (0 = unknown).
 
     Attributes:
-        never: the nodes of the partition can never take it.
+        never: the nodes of the partition can never take it. known: whether Slurm has said what is free.
     """
 
     text: str
     now: bool = False
     expected: float = 0.0
     never: bool = False
+    known: bool = True
 
 
 def request_for(
@@ -156,6 +157,7 @@ def companion_start(
             now=known and seen.starts_now,
             expected=seen.expected if known else 0.0,
             never=known and not seen.possible,
+            known=known,
         )
     nodes = cluster.partition_nodes(request.partition).nodes
     each = [estimate_start(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]

@@ -25,7 +25,7 @@ from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.batch_job import broker_here
 from carme_hub.training.session.step_broker import Allocation, NoBroker
 
-from .price import choose_nodes
+from .price import NoQuote, choose_nodes
 
 #: The most bytes of pushed variables: Slurm accepts a script of 4 MiB (slurm.conf(5), max_script_size).
 MAX_PUSHED_BYTES = 1 << 20
@@ -64,9 +64,10 @@ def batch_script(
         pushed = results.dump_variables(push, MAX_PUSHED_BYTES) if push else b""
     except (NoBroker, results.Rejected) as error:
         raise CannotRun(str(error)) from None
-    with contextlib.suppress(CannotRun):  # without the hub a node has the session's GPUs
-        options = choose_nodes(options, environ)
-    placement = place_ranks(options, JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus))
+    capacity = JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus)
+    with contextlib.suppress(NoQuote):  # without the hub a node has the session's GPUs
+        options = choose_nodes(options, environ, capacity)
+    placement = place_ranks(options, capacity)
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{word}" for word in _sbatch_options(options, placement, allocation, environ)),

@@ -15,21 +15,38 @@ from carme_hub.training.conductor.companion_price import (
 from carme_hub.training.elastic import price as elastic_price
 from carme_hub.training.run.description import pluralize
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.placement import Placement, companion_size, fewest_nodes, gpus_of_rank, place_ranks
+from carme_hub.training.run.placement import (
+    JobCapacity,
+    Placement,
+    companion_size,
+    fewest_nodes,
+    gpus_of_rank,
+    place_ranks,
+)
 from carme_hub.training.run.run_folder import has_virtual_gpus
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Hub, NoHub, Quote, Refused
 
 
-def choose_nodes(options: RunOptions, environ: Mapping[str, str] = os.environ) -> RunOptions:
+class NoQuote(CannotRun):
+    """The hub does not answer, or has no quote."""
+
+
+def choose_nodes(
+    options: RunOptions, environ: Mapping[str, str] = os.environ, capacity: JobCapacity | None = None
+) -> RunOptions:
     """Return the options with the number of nodes: the fewest, where the session has no room and the user chose none.
 
+    Args:
+        capacity: of the session's job; default: as ``job_capacity`` finds it.
+
     Raises:
+        NoQuote: the hub does not say what a node may have.
         CannotRun: no number of nodes gives every node a number of GPUs that it may have.
     """
     if options.elastic or options.nodes:
         return options
-    capacity = job_capacity(environ)
+    capacity = capacity or job_capacity(environ)
     each = gpus_of_rank(options, capacity)
     if not each or not place_ranks(options, capacity).companion:
         return options
@@ -67,11 +84,14 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
     return f"{text} {cost_text(quote)}".strip()
 
 
-def wait_of(options: RunOptions, *, nodes_chosen: bool, environ: Mapping[str, str] = os.environ) -> str:
+def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] = os.environ) -> str:
     """Say that a run would wait for GPUs, and how many ranks would start now; "" where it starts now.
 
     Args:
-        options: with the number of nodes. nodes_chosen: whether the user has set it.
+        options: with the number of nodes. asked: as the user has written them.
+
+    Raises:
+        NoQuote: the hub does not say.
     """
     capacity = job_capacity(environ)
     placement = place_ranks(options, capacity)
@@ -89,7 +109,7 @@ def wait_of(options: RunOptions, *, nodes_chosen: bool, environ: Mapping[str, st
         fewer = replace(options, ranks=ranks, nodes=0)
         if not place_ranks(fewer, capacity).companion:
             return True
-        nodes = fewest_nodes(ranks, placement.gpus_per_task, first.gpus_of_one_node, options.gpus_per_node)
+        nodes = fewest_nodes(ranks, placement.gpus_per_task, first.gpus_of_one_node, asked.gpus_per_node)
         fewer = replace(fewer, nodes=nodes)
         found = quote(fewer, place_ranks(fewer, capacity)) if nodes else None
         return found is not None and found.allowed and found.starts_now
@@ -98,7 +118,7 @@ def wait_of(options: RunOptions, *, nodes_chosen: bool, environ: Mapping[str, st
     while placement.gpus_per_task and too_many - most > 1:
         middle = (most + too_many) // 2
         most, too_many = (middle, too_many) if starts_now(middle) else (most, middle)
-    advice = f" With -n {most}{' and without --nodes' if nodes_chosen else ''} it would start now." if most else ""
+    advice = f" With -n {most}{' and without --nodes' if asked.nodes else ''} it would start now." if most else ""
     return f"It may wait for {'GPUs' if placement.gpus else 'nodes'} that others use, or wait for.{advice}"
 
 
@@ -106,7 +126,7 @@ def _ask(question: Callable[[Hub], Quote]) -> Quote:
     try:
         return question(Hub.from_environ())
     except (NoHub, Refused) as error:
-        raise CannotRun(str(error)) from None
+        raise NoQuote(str(error)) from None
 
 
 def _advice(options: RunOptions, placement: Placement, quote: Quote) -> str:

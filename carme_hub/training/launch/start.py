@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from carme_hub.training.run.run_options import InvalidOptions, RunOptions
 from carme_hub.training.templates import kernels
 
 from . import new_run
-from .price import choose_nodes, price_of, wait_of
+from .price import NoQuote, choose_nodes, price_of, wait_of
 
 
 def print_line(text: str) -> None:
@@ -40,12 +41,12 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
         new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
-        nodes_chosen = bool(options.nodes)
-        options = choose_nodes(options)
+        asked, options = options, choose_nodes(options)
         if price := price_of(options):
             say(price)
-            if not options.wait and (text := wait_of(options, nodes_chosen=nodes_chosen)) and not _agrees(text):
-                raise CannotRun("Nothing was requested. With --wait there is no such question.")
+            if not options.wait and _can_answer():
+                with contextlib.suppress(NoQuote):  # it is only advice
+                    _confirm_wait(wait_of(options, asked))
         for name in keep.apply():
             say(f"{name} is beyond your limits and was deleted. Undo: carme-hub runs restore {name}")
         run = new_run.create(options, **code)
@@ -83,15 +84,29 @@ def choose_display() -> RunDisplay:
     return Notebook(shell.display_pub.publish)
 
 
-def _agrees(text: str) -> bool:
-    """Ask whether to wait. Where nobody can answer, as in a script or nbconvert, the answer is yes."""
+def _can_answer() -> bool:
+    """Return whether somebody is there to answer: at a notebook, or at a terminal that this process has."""
     shell = _shell()
-    if (shell is None or not hasattr(shell, "kernel")) and not sys.stdin.isatty():
+    if shell is not None and hasattr(shell, "kernel"):
         return True
     try:
-        return input(f"{text} Wait for them? [y/N] ").strip().lower() in ("y", "yes")
-    except (EOFError, NotImplementedError):  # IPython's StdinNotImplementedError
-        return True
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):  # closed, or none
+        return False
+
+
+def _confirm_wait(text: str) -> None:
+    """Ask whether to wait, if there is something to wait for.
+
+    Raises:
+        CannotRun: the answer is no.
+    """
+    try:
+        if not text or input(f"{text} Wait for them? [y/N] ").strip().lower() in ("y", "yes"):
+            return
+    except (EOFError, OSError, NotImplementedError):  # nbconvert: IPython's StdinNotImplementedError
+        return
+    raise CannotRun("Nothing was requested. With --wait there is no such question.")
 
 
 def _shell() -> Any:

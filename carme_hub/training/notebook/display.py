@@ -141,6 +141,7 @@ def as_data(view: View) -> dict[str, Any]:
     return {
         "run": str(view.state.get("id") or ""),
         "name": run_name(view.state),
+        "watch": watch_code(view.state),
         "ended": view.ended,
         "generation": int(view.state.get("generation") or 0),
         "buttons": [] if view.ended else [words[:3] for words in BUTTONS if elastic or words[3]],
@@ -155,6 +156,12 @@ def as_data(view: View) -> dict[str, Any]:
         ],
         "notes": _notes(view),
     }
+
+
+def watch_code(state: Mapping[str, Any]) -> str:
+    """Return the code that follows exactly this run: a name alone means the newest run that has it."""
+    id, name = str(state.get("id") or ""), str((state.get("asked") or {}).get("name") or "")
+    return f"distributed.watch({f'{id}-1' if name and id == name else id!r})"
 
 
 def _notes(view: View) -> str:
@@ -182,10 +189,9 @@ def as_html(view: View) -> str:
         if number != view.front and view.lines.get(number):
             log = _boxed(rank_label(rank), log_html(view.lines[number], file=log_file(view, number)))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
-    if id := "" if view.ended else str(view.state.get("id") or ""):  # a saved notebook may be all that is left of it
-        parts.append(
-            f'<p class="carme-dim">To see how it goes on: <code>distributed.watch({escape(repr(id))})</code></p>'
-        )
+    if not view.ended:  # a saved notebook may be all that is left of it
+        code = escape(watch_code(view.state))
+        parts.append(f'<p class="carme-dim">To see how it goes on: <code>{code}</code></p>')
     return "".join([*parts, _notes(view), "</div>"])
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
@@ -46,43 +48,45 @@ class Runs:
     """The runs that pages ask for. What it needs of ``carme_hub.training`` is imported at the first request."""
 
     def __init__(self) -> None:
-        self._logs: OrderedDict[str, Any] = OrderedDict()
+        self._logs: OrderedDict[tuple[str, float], tuple[Any, Lock]] = OrderedDict()
         self._lock = Lock()
+        # A home that does not answer, or a long log, keeps nobody from the server, and no look a button.
+        self.readers, self.askers = (ThreadPoolExecutor(4, f"carme-runs-{word}") for word in ("read", "ask"))
 
     def bundle(self, id: str) -> dict[str, Any]:
         """Return a run by media type.
 
         Raises:
-            NoRun: there is none of this name.
+            NoRun: there is none with this id.
         """
+        from carme_hub.training.run.description import ENDED
         from carme_hub.training.run.run_folder import Run
 
         from .display import as_bundle
         from .follow import Logs
 
-        run = Run.load(id)
+        run = Run.by_id(id)
         state = run.state()
+        key = (run.id, float(state.get("began") or 0))  # a run that was deleted may have had the same id
         with self._lock:
-            logs = self._logs.pop(run.id, None) or Logs(run)
-            self._logs[run.id] = logs
-            while len(self._logs) > MOST_RUNS:
-                self._logs.popitem(last=False)
-            view = logs.view(state, time.time())
-            if view.ended:
-                view = Logs(run).view(state, time.time(), whole=True)
-                del self._logs[run.id]
-        return as_bundle(view)
+            logs, lock = self._logs.pop(key, None) or (Logs(run), Lock())
+            if state["state"] not in ENDED:
+                self._logs[key] = logs, lock
+                while len(self._logs) > MOST_RUNS:
+                    self._logs.popitem(last=False)
+        with lock:
+            return as_bundle(logs.view(state, time.time(), whole=state["state"] in ENDED))
 
     def ask(self, id: str, word: str) -> str:
         """Do what a button asks for, and return what to tell the user.
 
         Raises:
-            NoRun: there is none of this name. ValueError: there is no such button.
+            NoRun: there is none with this id. ValueError: there is no such button.
         """
         from carme_hub.training.run import control
         from carme_hub.training.run.run_folder import Run
 
-        run = Run.load(id)
+        run = Run.by_id(id)
         try:
             if word == "stacks":
                 found = run.stacks()
@@ -114,20 +118,20 @@ class RunHandler(APIHandler):
     @authorized
     async def get(self, id: str) -> None:
         """Answer with the run by media type."""
-        await self._answer(self._runs.bundle, id)
+        await self._answer(self._runs.readers, lambda: self._runs.bundle(id))
 
     @web.authenticated
     @authorized
     async def post(self, id: str) -> None:
         """Do what a button asks for."""
         word = (self.get_json_body() or {}).get("ask")
-        await self._answer(lambda: {"message": self._runs.ask(id, str(word))})
+        await self._answer(self._runs.askers, lambda: {"message": self._runs.ask(id, str(word))})
 
-    async def _answer(self, of: Any, *args: Any) -> None:
+    async def _answer(self, threads: ThreadPoolExecutor, of: Callable[[], dict[str, Any]]) -> None:
         from carme_hub.training.run.run_folder import NoRun
 
         try:
-            answer = await IOLoop.current().run_in_executor(None, of, *args)
+            answer = await IOLoop.current().run_in_executor(threads, of)
         except NoRun as error:
             raise web.HTTPError(404, str(error)) from None
         except ValueError as error:

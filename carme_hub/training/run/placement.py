@@ -75,7 +75,8 @@ def place_ranks(options: RunOptions, capacity: JobCapacity) -> Placement:
         if nodes <= capacity.nodes and enough:
             return Placement(options.ranks, nodes, each, companion=False)
     # As many GPUs on each node as the session's own nodes have: where the hub tells more, ``options.nodes`` is set.
-    per_node = max(1, capacity.gpus // each if each else options.ranks)
+    most = min(capacity.gpus, options.gpus_per_node or capacity.gpus)
+    per_node = max(1, most // each if each else options.ranks)
     return Placement(options.ranks, options.nodes or -(-options.ranks // per_node), each, companion=True)
 
 

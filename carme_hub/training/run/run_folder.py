@@ -56,6 +56,13 @@ class Run:
                     return cls(found)
         raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
 
+    @classmethod
+    def by_id(cls, id: str) -> Run:
+        """Return the run with exactly this id; errors as ``load``."""
+        if not id or "/" in id or id.startswith(".") or not (root() / id / "state.json").is_file():
+            raise NoRun(f"There is no run {id[:80]!r} any more. `carme-hub runs` lists them.")
+        return cls(root() / id)
+
     @property
     def id(self) -> str:
         """Return the id, which is the name of the folder."""

@@ -26,17 +26,18 @@ STARTS_NOW = (
 )
 #: Run a script on three ranks in a terminal, and answer no.
 IN_A_TERMINAL = """
-import json, os, pty, subprocess
-master, slave = pty.openpty()
-process = subprocess.Popen(["carme-hub", "train", "-n", "3", "ask.py"], stdin=slave, stdout=slave, stderr=slave)
-os.close(slave)
+import contextlib, json, os, pty
+pid, master = pty.fork()  # its own terminal, as JupyterLab's
+if not pid:
+    os.execvp("carme-hub", ["carme-hub", "train", "-n", "3", "ask.py"])
 said = b""
 while b"[y/N]" not in said:
     said += os.read(master, 4096)
 os.write(master, b"n\\n")
-process.wait(20)
-said += os.read(master, 4096)
-print(json.dumps([process.returncode, said.decode()]))
+with contextlib.suppress(OSError):  # the terminal ends with its program
+    while more := os.read(master, 4096):
+        said += more
+print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()]))
 """
 #: Part of all names here: whose home it is may have runs already.
 TAG = secrets.token_hex(2)

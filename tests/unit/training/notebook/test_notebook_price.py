@@ -111,6 +111,7 @@ class HubWithFreeGpus:
         ),
         ("-n 2 --gpus-per-task 2", 3, f"{WAITS} With -n 1 it would start now."),
         ("-n 2 --gpus-per-task 2", 1, WAITS),
+        ("-n 4 --gpus-per-node 1", 2, f"{WAITS} With -n 2 it would start now."),
         ("-n 4 --elastic 1:4", 0, ""),
         ("-n 1", 0, ""),
     ],
@@ -122,7 +123,7 @@ def test_a_run_that_would_wait_says_what_would_start_now(
     monkeypatch.setattr(Hub, "from_environ", lambda: hub)
     options = magic.options_in_line(line)
     chosen = price.choose_nodes(options, ONE)
-    assert price.wait_of(chosen, nodes_chosen=bool(options.nodes), environ=ONE) == said
+    assert price.wait_of(chosen, options, ONE) == said
     assert hub.asked < 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_the_server_has_what_a_kernel_would_send_also_after_the_run_has_ended(
     runs, log = Runs(), run.folder / "rank-0.log"
     put(run, **{key: value for key, value in state().items() if key not in ("id", "name", "asked")})
     log.write_text("epoch 1\nepo")
-    assert runs.bundle("net")[MEDIA_TYPE]["log"] == "<pre>epoch 1</pre>"
+    assert runs.bundle(run.id)[MEDIA_TYPE]["log"] == "<pre>epoch 1</pre>"
     log.write_text("epoch 1\nepoch 2")
     put(run, state="finished")
     bundle = runs.bundle(run.id)
@@ -102,13 +103,43 @@ def test_a_button_asks_the_conductor_and_says_what_came_of_it(run: Run, monkeypa
 
     monkeypatch.setattr(control, "ask", answer)
     monkeypatch.setattr(Run, "stacks", lambda self: {1: "in b", 0: "in a"})
-    assert Runs().ask("net", "stop") == "Stop requested."
-    assert Runs().ask("net", "+1") == "One rank more is requested."
-    assert Runs().ask("net", "stacks") == "===== Rank 0\nin a\n===== Rank 1\nin b"
+    assert Runs().ask(run.id, "stop") == "Stop requested."
+    assert Runs().ask(run.id, "+1") == "One rank more is requested."
+    assert Runs().ask(run.id, "stacks") == "===== Rank 0\nin a\n===== Rank 1\nin b"
     assert asked == [{"op": "stop"}, {"op": "resize", "change": 1}]
     with pytest.raises(ValueError, match="is none of stop, stacks"):
-        Runs().ask("net", "+5000")
+        Runs().ask(run.id, "+5000")
+
+
+def test_of_two_runs_with_one_name_each_page_has_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "_has_conductor", lambda self, said: True)
+    newer = create(RunOptions(3, name="net"), cell="pass")
+    assert (run.id, newer.id) == ("net", "net-2")
+    asked: list[str] = []
+    monkeypatch.setattr(control, "ask", lambda id, _message, _timeout: asked.append(id) or {})
+    runs = Runs()
+    for each in (run, newer):
+        data = runs.bundle(each.id)[MEDIA_TYPE]
+        runs.ask(each.id, "stop")
+        assert data["run"] == each.id
+        watched = re.fullmatch(r"distributed\.watch\('(.*)'\)", data["watch"])
+        assert watched is not None
+        assert Run.load(watched[1]).folder == each.folder
+    assert asked == ["net", "net-2"]
+
+
+def test_a_run_that_has_the_id_of_a_deleted_one_shows_nothing_of_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "_has_conductor", lambda self, said: True)
+    runs, log = Runs(), run.folder / "rank-0.log"
+    put(run, **{key: value for key, value in state().items() if key not in ("id", "name", "asked")})
+    log.write_text("a long line of the old one\n")
+    assert "old one" in runs.bundle(run.id)[MEDIA_TYPE]["log"]
+    put(run, began=2000.0)
+    log.write_text("new\n")
+    assert runs.bundle(run.id)[MEDIA_TYPE]["log"] == "<pre>new</pre>"
 
 
 def test_a_button_of_a_run_that_has_no_conductor_here_says_so(run: Run) -> None:
-    assert "has ended" in Runs().ask("net", "stop") or "session" in Runs().ask("net", "stop")
+    assert "has ended" in Runs().ask(run.id, "stop") or "session" in Runs().ask(run.id, "stop")

@@ -28,7 +28,7 @@ from carme_hub.training.run.run_options import RunOptions
         (RunOptions(2, cpus_per_task=5), JobCapacity(1, 2, 8), Placement(2, 1, 1, companion=True)),
         (RunOptions(2, cpus_per_task=5), JobCapacity(1, 2), Placement(2, 1, 1, companion=False)),
         (RunOptions(4, gpus_per_node=2), JobCapacity(2, 4), Placement(4, 2, 1, companion=False)),
-        (RunOptions(4, gpus_per_node=2), JobCapacity(1, 4), Placement(4, 1, 1, companion=True)),
+        (RunOptions(4, gpus_per_node=2), JobCapacity(1, 4), Placement(4, 2, 1, companion=True)),
     ],
 )
 def test_where_a_run_goes(asked: RunOptions, room: JobCapacity, found: Placement) -> None:

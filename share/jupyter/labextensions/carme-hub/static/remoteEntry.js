@@ -10,7 +10,7 @@
   const MEDIA_TYPE = "application/vnd.carme.run+json";
   /** Milliseconds: a kernel that sends nothing for SILENCE does not follow its run; then the server is asked each POLL,
       after a failure each RETRY. */
-  const TICK = 500, SILENCE = 4000, POLL = 1000, RETRY = 5000;
+  const TICK = 500, SILENCE = 4000, POLL = 1000, RETRY = 5000, TIMEOUT = 30000;
   /** What a part may consist of: the data may come with somebody else's notebook. */
   const ELEMENTS = new Set(["P", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "PRE", "CODE", "PROGRESS"]);
   const ATTRIBUTES = new Set(["class", "scope", "role", "tabindex", "aria-label", "aria-hidden", "value", "max"]);
@@ -30,19 +30,29 @@
     return node;
   }
 
-  /** Replace what is in a node by HTML, of which only known elements and attributes are kept. */
+  /** Add copies of text and of known elements and attributes to a node. Whatever else there is, is left out: a form
+      may hide its own properties and those of its document behind its fields, so nothing of it is read. */
+  function copyKnown(from, to) {
+    for (const child of from.childNodes) {
+      if (child.nodeType === Node.TEXT_NODE) {
+        to.append(child.data);
+      } else if (ELEMENTS.has(child.tagName)) {
+        const copy = document.createElement(child.tagName);
+        for (const { name, value } of child.attributes) if (ATTRIBUTES.has(name)) copy.setAttribute(name, value);
+        copyKnown(child, copy);
+        to.append(copy);
+      }
+    }
+  }
+
+  /** Replace what is in a node by what is known of HTML. In a template nothing is loaded or executed. */
   function fill(node, html) {
     if (node.carmeHtml === html) return;
     node.carmeHtml = html;
-    const { body } = new DOMParser().parseFromString(html, "text/html");
-    for (const each of body.querySelectorAll("*")) {
-      if (!ELEMENTS.has(each.tagName)) {
-        each.replaceWith(each.textContent);
-        continue;
-      }
-      for (const { name } of [...each.attributes]) if (!ATTRIBUTES.has(name)) each.removeAttribute(name);
-    }
-    node.replaceChildren(...body.childNodes);
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    node.replaceChildren();
+    copyKnown(template.content, node);
   }
 
   function runRenderer({ Widget }, { ServerConnection }) {
@@ -50,7 +60,9 @@
 
     /** Send a request to the server; return its status and answer. */
     async function request(path, options = {}) {
-      const response = await ServerConnection.makeRequest(`${settings.baseUrl}carme/runs${path}`, options, settings);
+      const url = `${settings.baseUrl}carme/runs${path}`;
+      const signal = AbortSignal.timeout(TIMEOUT);
+      const response = await ServerConnection.makeRequest(url, { ...options, signal }, settings);
       return [response.status, await response.json().catch(() => ({}))];
     }
 
@@ -88,6 +100,7 @@
         this._model = model;
         if (!first && model.data[MEDIA_TYPE] !== this._persisted) {
           this._heard = Date.now();
+          this._live = true;
           this._gone = false;
           this._source("");
         }
@@ -116,15 +129,16 @@
           if (before !== this._heard) return; // the kernel follows its run after all
           this._due = Date.now() + (status === 200 ? POLL : RETRY);
           if (status === 200) {
+            this._live = true;
             this._source("");
             this._show(answer[MEDIA_TYPE]);
             if (this._data.ended) this._persist(answer);
-          } else if (status === 404 && answer.message) {
-            this._source(`${answer.message} This is how it was when the notebook was saved.`);
+          } else if (status === 404) {
+            const why = answer.message || `To see how it goes on: ${this._data.watch}.`;
+            this._source(`This is how it was when the notebook was saved. ${why}`);
             this._gone = true;
           } else {
-            this._source(`This is how it was when the notebook was saved. To follow it: ${this._watch()}`);
-            this._gone = true;
+            this._source(`The server answers with ${status}, so this may be out of date.`);
           }
         } catch {
           this._due = Date.now() + RETRY;
@@ -133,10 +147,6 @@
           this._asking = false;
           this._showButtons();
         }
-      }
-
-      _watch() {
-        return `distributed.watch("${this._data.run}")`;
       }
 
       /** Keep the end of a run in the notebook. */
@@ -187,7 +197,8 @@
       }
 
       _showButtons() {
-        const buttons = this._gone ? [] : (this._data.buttons ?? []);
+        // What is only saved may be somebody else's, and what its buttons do would be ours.
+        const buttons = this._live && !this._gone ? (this._data.buttons ?? []) : [];
         const words = JSON.stringify([buttons, this._confirming ?? ""]);
         if (words === this._buttonWords) return;
         this._buttonWords = words;
