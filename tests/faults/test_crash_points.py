@@ -109,7 +109,12 @@ def _one_job_or_an_honest_end(hub: Hub, truth: Truth, label: str, user: str, nam
         return
     row = mine[-1]
     if server is None:
-        assert label not in AFTER_SUBMIT, f"{label}: its session was lost later: {row}"
+        if label in AFTER_SUBMIT:
+            # A session of an earlier crash may have come to this point first, before this one was submitted.
+            argv = ("sacct", "-nXP", f"--name=carme-{row.id}", "-o", "JobID")
+            submitted = hub.cluster.run(*argv).stdout.split()
+            assert not submitted, f"{label}: its session was lost later: {row}, jobs {submitted}"
+            assert "before Slurm accepted its job" in truth.session(row.id).end_reason
         wait_for(lambda: not truth.live_jobs(row.id), 120, f"{label}: the job to end")
         wait_for(lambda: server_process(row.id) == 0, 20, f"{label}: the server to be gone")
         wait_for(lambda: not truth.session(row.id).open, 120, f"{label}: the session to be closed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -97,6 +98,12 @@ class Usage:
         self._at, self._cpu_seconds = clock(), _cpu_seconds()
         self._cpu: float | None = None
         self._devices: list[Any] | None = None
+        self._names = own_names()
+        if self._names:
+            # Here, in the thread that imports the code's modules too: Python 3.11 has been seen to wait for ever where
+            # two threads imported at a time (this one pynvml, the other mpi4py; both need ctypes).
+            with contextlib.suppress(ImportError):  # the image has no pynvml
+                import pynvml  # noqa: F401
 
     def now(self) -> dict[str, float | None]:
         """Return percent of a CPU (200 = two CPUs) over the last ``SAMPLE_SECONDS`` or more, and of this rank's GPUs.
@@ -114,8 +121,7 @@ class Usage:
         devices = self._found()
         if not devices:
             return None
-        import pynvml
-
+        pynvml = sys.modules["pynvml"]
         try:
             used = [int(pynvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in devices]
         except pynvml.NVMLError:  # some GPUs do not support it
@@ -125,16 +131,14 @@ class Usage:
     def _found(self) -> list[Any]:
         if self._devices is None:
             self._devices = []
-            names = own_names()
+            pynvml = sys.modules.get("pynvml") if self._names else None
+            if pynvml is None:
+                return self._devices
             try:
-                import pynvml
-
                 pynvml.nvmlInit()
-                for name in names:
+                for name in self._names:
                     by = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
                     self._devices.append(by(int(name) if name.isdigit() else name))
-            except ImportError:  # the image has no pynvml
-                pass
             except pynvml.NVMLError:  # no driver, or virtual GPUs
                 self._devices = []
         return self._devices
