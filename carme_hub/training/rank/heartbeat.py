@@ -98,8 +98,7 @@ class Usage:
         self._at, self._cpu_seconds = clock(), _cpu_seconds()
         self._cpu: float | None = None
         self._devices: list[Any] | None = None
-        self._names = own_names()
-        if self._names:
+        if own_names():
             # Here, in the thread that imports the code's modules too: Python 3.11 has been seen to wait for ever where
             # two threads imported at a time (this one pynvml, the other mpi4py; both need ctypes).
             with contextlib.suppress(ImportError):  # the image has no pynvml
@@ -131,12 +130,12 @@ class Usage:
     def _found(self) -> list[Any]:
         if self._devices is None:
             self._devices = []
-            pynvml = sys.modules.get("pynvml") if self._names else None
-            if pynvml is None:
+            names, pynvml = own_names(), sys.modules.get("pynvml")
+            if not names or pynvml is None:
                 return self._devices
             try:
                 pynvml.nvmlInit()
-                for name in self._names:
+                for name in names:
                     by = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
                     self._devices.append(by(int(name) if name.isdigit() else name))
             except pynvml.NVMLError:  # no driver, or virtual GPUs
