@@ -98,11 +98,14 @@ class Usage:
         self._at, self._cpu_seconds = clock(), _cpu_seconds()
         self._cpu: float | None = None
         self._devices: list[Any] | None = None
+        self._nvml: Any = None
         if own_names():
             # Here, in the thread that imports the code's modules too: Python 3.11 has been seen to wait for ever where
             # two threads imported at a time (this one pynvml, the other mpi4py; both need ctypes).
             with contextlib.suppress(ImportError):  # the image has no pynvml
-                import pynvml  # noqa: F401
+                import pynvml
+
+                self._nvml = pynvml
 
     def now(self) -> dict[str, float | None]:
         """Return percent of a CPU (200 = two CPUs) over the last ``SAMPLE_SECONDS`` or more, and of this rank's GPUs.
@@ -120,25 +123,24 @@ class Usage:
         devices = self._found()
         if not devices:
             return None
-        pynvml = sys.modules["pynvml"]
         try:
-            used = [int(pynvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in devices]
-        except pynvml.NVMLError:  # some GPUs do not support it
+            used = [int(self._nvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in devices]
+        except self._nvml.NVMLError:  # some GPUs do not support it
             return None
         return round(sum(used) / len(used), 1)
 
     def _found(self) -> list[Any]:
         if self._devices is None:
             self._devices = []
-            names, pynvml = own_names(), sys.modules.get("pynvml")
-            if not names or pynvml is None:
+            nvml = self._nvml
+            if nvml is None:
                 return self._devices
             try:
-                pynvml.nvmlInit()
-                for name in names:
-                    by = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
+                nvml.nvmlInit()
+                for name in own_names():
+                    by = nvml.nvmlDeviceGetHandleByIndex if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID
                     self._devices.append(by(int(name) if name.isdigit() else name))
-            except pynvml.NVMLError:  # no driver, or virtual GPUs
+            except nvml.NVMLError:  # no driver, or virtual GPUs
                 self._devices = []
         return self._devices
 
