@@ -121,7 +121,7 @@ def stacks(run: Run | str = "") -> str:
         found = _find_run(run, live=True).stacks()
     except (NoRun, control.NoConductor, control.RequestRefused) as error:
         raise CannotRun(str(error)) from None
-    return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(found.items())) or "No rank runs."
+    return description.stacks_text(found)
 
 
 def stop(run: Run | str = "") -> dict[str, Any]:

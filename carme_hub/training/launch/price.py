@@ -74,8 +74,7 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
     placement = place_ranks(options, job_capacity(environ))
     if not placement.companion:
         return ""
-    size = companion_size(options, placement)
-    quote = _ask(lambda hub: hub.quote(**size, minutes=companion_minutes(options)))
+    quote = _quote(options, placement)
     if not quote.allowed:
         raise CannotRun(f"{quote.message}{_advice(options, placement, quote)}")
     more = resources_text(placement, virtual=has_virtual_gpus(environ))
@@ -98,10 +97,7 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
     if options.elastic or not placement.companion:  # an elastic run starts with what there is
         return ""
 
-    def quote(options: RunOptions, placement: Placement) -> Quote:
-        return _ask(lambda hub: hub.quote(**companion_size(options, placement), minutes=companion_minutes(options)))
-
-    first = quote(options, placement)
+    first = _quote(options, placement)
     if first.starts_now:
         return ""
 
@@ -111,7 +107,7 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
             return True
         nodes = fewest_nodes(ranks, placement.gpus_per_task, first.gpus_of_one_node, asked.gpus_per_node)
         fewer = replace(fewer, nodes=nodes)
-        found = quote(fewer, place_ranks(fewer, capacity)) if nodes else None
+        found = _quote(fewer, place_ranks(fewer, capacity)) if nodes else None
         return found is not None and found.allowed and found.starts_now
 
     most, too_many = 0, options.ranks
@@ -120,6 +116,10 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
         most, too_many = (middle, too_many) if starts_now(middle) else (most, middle)
     advice = f" With -n {most}{' and without --nodes' if asked.nodes else ''} it would start now." if most else ""
     return f"It may wait for {'GPUs' if placement.gpus else 'nodes'} that others use, or wait for.{advice}"
+
+
+def _quote(options: RunOptions, placement: Placement) -> Quote:
+    return _ask(lambda hub: hub.quote(**companion_size(options, placement), minutes=companion_minutes(options)))
 
 
 def _ask(question: Callable[[Hub], Quote]) -> Quote:

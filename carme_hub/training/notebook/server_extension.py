@@ -84,15 +84,13 @@ class Runs:
             NoRun: there is none with this id. ValueError: there is no such button.
         """
         from carme_hub.training.run import control
+        from carme_hub.training.run.description import stacks_text
         from carme_hub.training.run.run_folder import Run
 
         run = Run.by_id(id)
         try:
             if word == "stacks":
-                found = run.stacks()
-                return (
-                    "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(found.items())) or "No rank runs."
-                )
+                return stacks_text(run.stacks())
             if word == "stop":
                 run.ask("stop")
                 return "Stop requested."

@@ -101,6 +101,11 @@ def pluralize(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
+def stacks_text(stacks: Mapping[int, str]) -> str:
+    """Return the stacks of ranks, each below its number."""
+    return "\n".join(f"===== Rank {rank}\n{text}" for rank, text in sorted(stacks.items())) or "No rank runs."
+
+
 def state_label(view: View) -> str:
     """Return the label of the state."""
     state = str(view.state.get("state") or "starting")

@@ -10,20 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from step_request import ASKED
 
 from carme_hub.node import srun
 
-ASKED: dict[str, Any] = {
-    "run": "test",
-    "ranks": 4,
-    "argv": ["python3", "-c", "print(1)"],
-    "nodes": [],
-    "companion": "",
-    "gpus_per_node": 0,
-    "mpi": "none",
-    "slot": "",
-    "kill_on_bad_exit": True,
-}
 HAVE = {"job": 7, "nodes": ["n1", "n2", "n3"], "gpus": 4}
 COMPANION = "0f9a3c52-5f0b-4c1e-9d8e-0a1b2c3d4e5f"
 #: What scontrol of Slurm 22.05 says, and what 24.11 says otherwise.

@@ -8,24 +8,12 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from step_request import ASKED
 
 from carme_hub.node import srun
 
-REQUEST: dict[str, Any] = {
-    "run": "test",
-    "ranks": 2,
-    "argv": ["true"],
-    "nodes": [],
-    "companion": "",
-    "gpus_per_node": 0,
-    "mpi": "none",
-    "slot": "",
-    "kill_on_bad_exit": True,
-    "report_ends": False,
-}
 #: srun, which names its step after a while, records TERM, and ends when scancel is called.
 FORGED_SRUN = """#!{python}
 import pathlib, signal, sys, time
@@ -64,7 +52,7 @@ def end_before_it_begins(folder: Path, monkeypatch: pytest.MonkeyPatch, names_st
     woken, wakeup = os.pipe()
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        step = srun.Step(theirs, dict(REQUEST), (out, err), str(folder), 0)
+        step = srun.Step(theirs, dict(ASKED), (out, err), str(folder), 0)
         assert step.process.stderr is not None
         with step.process.stderr:
             while not Path(f"{calls}.up").exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -68,6 +69,11 @@ def test_every_extra_says_what_it_brings(setup_cfg: configparser.ConfigParser) -
     assert set(re.findall(r"`([a-z]+)`", table)) == set(extras)
     text = (ROOT / "setup.cfg").read_text()
     assert [extra for extra in extras if not re.search(rf"^# .+\n{extra} =$", text, flags=re.MULTILINE)] == []
+
+
+def test_the_extension_of_jupyterlab_has_our_version() -> None:
+    package = json.loads((ROOT / "share/jupyter/labextensions/carme-hub/package.json").read_text())
+    assert package["version"] == _version()
 
 
 def test_every_package_that_the_hub_imports_is_asked_for(setup_cfg: configparser.ConfigParser) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conducted_here import alive, conducted, end_of, wait
@@ -20,8 +21,18 @@ from carme_hub.training.session import companions
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def test_a_command_that_is_told_to_stop_leaves_nothing() -> None:
-    run = create(RunOptions(2, detach=True), command="/bin/sh", args=["-c", "echo on; sleep 60"])
+#: Ranks that ignore what can be ignored.
+STAY = "import signal, time\nfor each in (signal.SIGTERM, signal.SIGINT): signal.signal(each, signal.SIG_IGN)\n"
+STAY += "print('on')\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [{"command": "/bin/sh", "args": ["-c", "echo on; sleep 60"]}, {"cell": STAY}],
+    ids=["a command", "ranks that want to stay"],
+)
+def test_a_run_that_is_stopped_leaves_nothing_within_five_seconds(code: dict[str, Any]) -> None:
+    run = create(RunOptions(2, detach=True), **code)
     with conducted(run):
         wait(run, lambda _: run.log(0) and run.log(1))
         began = time.monotonic()
@@ -44,18 +55,6 @@ def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
         assert time.monotonic() - began < 5
         assert (state["state"], state["message"], state["error"]) == ("interrupted", said, None)
         assert run.log(1) == ("on\noff\n" if how == "interrupt" else "on\n")
-        assert not alive(run)
-
-
-def test_ranks_that_want_to_stay_are_killed() -> None:
-    cell = "import signal, time\nfor each in (signal.SIGTERM, signal.SIGINT): signal.signal(each, signal.SIG_IGN)\n"
-    cell += "print('on')\ntime.sleep(60)\n"
-    run = create(RunOptions(2, detach=True), cell=cell)
-    with conducted(run):
-        wait(run, lambda _: run.log(0) and run.log(1))
-        began = time.monotonic()
-        assert run.stop()["state"] == "interrupted"
-        assert time.monotonic() - began < 5
         assert not alive(run)
 
 
