@@ -178,7 +178,9 @@ def open_again_during_the_run_and_after_it(page: Page, hub: Hub, lab: Lab) -> No
     live.get_by_role("button", name="Stacks").click()
     expect(live).to_contain_text("time.sleep", timeout=30_000)
     live.scroll_into_view_if_needed()
+    page.keyboard.press("Control+b")  # JupyterLab's sidebar leaves no room on a phone
     screenshots(page, "training-opened-again", at=live)
+    page.keyboard.press("Control+b")
     live.get_by_role("button", name="Hide").click()
     expect(live).not_to_contain_text("time.sleep")
     stop(live)
