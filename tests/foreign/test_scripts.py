@@ -5,6 +5,7 @@ Those in ``scripts`` have the shape of their library's tutorial; accelerate's co
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +84,44 @@ def test_jax_finds_its_processes_once_pip_has_installed_it(lab: Lab) -> None:
     status, out = lab.command("pip", "install", "--quiet", "jax", timeout=280)
     assert status == 0, out
     assert "world 4 devices 4" in train(lab, 4, 2, "foreign/jax_sum.py")
+
+
+RICH = """%%distributed -n 2 --nodes 1 --gpus-per-task 0
+import matplotlib.pyplot as plt
+import pandas
+from IPython.display import HTML, Markdown, display as show
+from carme_hub.training import here
+
+plt.plot([1, 2])
+plt.show()
+handle = show(HTML("<b>first</b>"), display_id=True)
+handle.update(HTML("<b>second</b>"))
+show(Markdown(f"*rank {here.rank}*"))
+figure, axes = plt.subplots()
+axes.hist([1, 2, 2])
+print("backend", plt.get_backend())
+table = pandas.DataFrame({"loss": [0.5, 0.25]})
+table
+"""
+
+
+def test_figures_and_tables_of_rank_0_come_into_the_notebook(lab: Lab) -> None:
+    """Those of matplotlib, pandas and IPython, as if the cell had no ``%%distributed``; of rank 0 only."""
+    lab.check("%load_ext carme_hub.training")
+    result = lab.run(RICH)
+    assert not result.errors, result.error
+    (_, first, html, markdown, table, last) = result.shown
+    for figure in (first, last):
+        assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG"), figure
+        assert figure["text/plain"] == "<Figure size 640x480 with 1 Axes>"
+    assert html["text/html"] == "<b>second</b>"
+    assert markdown["text/markdown"] == "*rank 0*"
+    assert "<th>loss</th>" in table["text/html"]
+    assert "0.25" in table["text/plain"]
+    # Rank 1 prints what it displays, and without a display there is no window.
+    assert "loss" in lab.check("print(distributed.log(rank=1))")
+    # They come again for whoever opens the run later, also for a function of the notebook.
+    assert len(lab.run("distributed.watch();").shown) == 6
+    code = "def draw():\n    import matplotlib.pyplot as plt\n    plt.plot([1])\n"
+    drawn = lab.run(f"{code}distributed.run(draw, n=2, gpus_per_task=0);")
+    assert ["image/png" in shown for shown in drawn.shown] == [False, True]

@@ -14,8 +14,10 @@ from typing import Any
 from carme_hub.training.run import control, description
 from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import Interrupted
+from carme_hub.training.run.messages import DISPLAYED
 from carme_hub.training.run.run_folder import ENDED, Run
 
+from .display_output import Displayed
 from .live import POLL_INTERVAL, RunDisplay, Tail
 
 #: Interrupts that stop the run; the next one is raised.
@@ -57,6 +59,7 @@ class Follower:
         self._run, self._live, self._clock = run, live, clock
         self._latest: dict[str, Any] = run.state()
         self._logs = Logs(run, live.lines, all_ranks=live.all_ranks)
+        self._displayed = Displayed(run.folder / DISPLAYED)
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()  # its conductor reported the end, or has ended
         self._stop_requests = 0
@@ -84,6 +87,7 @@ class Follower:
                     self._end()
             view = self._view(whole=True)
             self._live.end(view)
+            self._show_displayed()
             return dict(view.state)
         finally:
             if following is not None:
@@ -115,10 +119,15 @@ class Follower:
             if self._latest["state"] in ENDED:
                 return True
             self._live.show(self._view())
+            self._show_displayed()
             if subscribed:
                 self._ended.wait(POLL_INTERVAL)  # the end is shown at once
             else:
                 time.sleep(POLL_INTERVAL)
+
+    def _show_displayed(self) -> None:
+        for output in self._displayed.read():
+            self._live.display(output)
 
     def _view(self, *, whole: bool = False) -> View:
         return self._logs.view(self._latest, self._clock(), whole=whole)

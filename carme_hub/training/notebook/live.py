@@ -13,6 +13,7 @@ from carme_hub.training.run import description
 from carme_hub.training.run.description import View
 
 from . import display
+from .display_output import DisplayOutput
 
 #: Seconds between two updates of a display.
 POLL_INTERVAL = 0.25
@@ -39,6 +40,9 @@ class RunDisplay(Protocol):
 
     def show(self, view: View) -> None:
         """Show the current state."""
+
+    def display(self, output: DisplayOutput) -> None:
+        """Show what rank 0 displays."""
 
     def end(self, view: View) -> None:
         """Show the final state, which stays."""
@@ -77,6 +81,13 @@ class Terminal:
             self._stalled = place
             self._say(stalled or "the ranks go on again")
         self._print(view)
+
+    def display(self, output: DisplayOutput) -> None:
+        """Print its text."""
+        text = output.data.get("text/plain")
+        if text and not output.update:
+            self._out.write(f"{''.join(text)}\n")
+            self._out.flush()
 
     def end(self, view: View) -> None:
         """Print the last lines and the final state."""
@@ -123,6 +134,11 @@ class Notebook:
         if bundle != self._shown:
             self._publish(bundle, {}, transient={"display_id": self._id}, update=self._shown is not None)
             self._shown = bundle
+
+    def display(self, output: DisplayOutput) -> None:
+        """Show it below the run, as an output of its own."""
+        transient = {"display_id": f"{self._id}-{output.id}"} if output.id else {}
+        self._publish(dict(output.data), dict(output.metadata), transient=transient, update=output.update)
 
     def end(self, view: View) -> None:
         """Show the final state."""

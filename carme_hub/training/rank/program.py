@@ -15,8 +15,7 @@ import os
 import signal
 import sys
 import traceback
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from . import devices, garbage, horovod, jax, mpi, network, thread_exit, torch_s
 from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
 from .numbering import Rank, rank_from_environ, remove_slurm
+from .output import execute, rich_output
 
 #: Seconds for a rank's last report: of one that succeeded, whose last steps and scalars are to be kept, and of one that
 #: failed, which has reported its error already.
@@ -188,7 +188,7 @@ def describe_error(error: BaseException) -> dict[str, str]:
 
 
 def _is_own_frame(file: str) -> bool:
-    return file == __file__ or file.startswith("<frozen ")
+    return file in (__file__, execute.__file__) or file.startswith("<frozen ")
 
 
 # -- the code ---------------------------------------------------------------------------------------------------------
@@ -204,14 +204,17 @@ def run_code(config: RankConfig, number: int) -> None:
     # The code's own folder comes first in its sys.path; this package was imported without it (python -P).
     beside = str(Path(config.script).parent) if config.kind == "script" else config.cwd
     sys.path[:0] = [beside, *(each for each in config.path if each not in sys.path)]
+    if config.kind in ("call", "cell"):
+        rich_output.install()
     if config.kind == "call":
         fn, args, kwargs = results.load((config.folder / "call.pkl").read_bytes(), "The function")
         found = fn(*args, **kwargs)
+        rich_output.show_figures()
         path = config.folder / f"result-{number}.pkl"
         results.save_result(path, found, f"What rank {number} returned", config.limit)
     elif config.kind == "script":
         sys.argv = [config.script, *config.args]
-        _execute(Path(config.script), {})
+        execute.run_file(Path(config.script), {})
     elif config.kind == "module":
         import runpy  # imported here, as subprocess below: most ranks need neither, and start 10 ms earlier
 
@@ -222,7 +225,9 @@ def run_code(config: RankConfig, number: int) -> None:
     else:
         sys.argv = [""]
         push = config.folder / "push.pkl"
-        names = _execute(config.folder / "cell.py", results.load_variables(push.read_bytes()) if push.exists() else {})
+        pushed = results.load_variables(push.read_bytes()) if push.exists() else {}
+        names = execute.run_file(config.folder / "cell.py", pushed, cell=True)
+        rich_output.show_figures()
         if config.pull and number == 0:
             found = {name: names[name] for name in config.pull if name in names}
             missing = [name for name in config.pull if name not in names]
@@ -250,15 +255,6 @@ def run_command(argv: Sequence[str]) -> None:
         raise CommandFailed(f"{argv[0]} was killed by {signal.Signals(-status).name}", 128 - status)
     if status:
         raise CommandFailed(f"{argv[0]} ended with exit status {status}", status)
-
-
-def _execute(path: Path, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a file as ``__main__`` and return its variables."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update({"__file__": str(path), "__builtins__": __builtins__, **names})
-    sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), str(path), "exec"), main.__dict__)  # noqa: S102  this is what a rank is for
-    return main.__dict__
 
 
 # -- environment ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: all ranks.
 HELLO, BEAT, END, MPI, BROADCAST = "carme", "carme-beat", "carme-end", "carme-mpi", "carme-told"
 
+#: File of the run's folder with what rank 0 displays beside text (rank/output/rich_output.py).
+DISPLAYED = "display.jsonl"
 
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20

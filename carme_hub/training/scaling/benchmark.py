@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.launch import start
+from carme_hub.training.notebook.display_output import DisplayOutput
 from carme_hub.training.run.description import View, pluralize
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.private_files import write_json
@@ -249,6 +250,9 @@ class _WaitMessages:
         if message and message != self._said:
             self._said = message
             start.print_line(message)
+
+    def display(self, output: DisplayOutput) -> None:
+        """Show nothing: what the code displays would come once for each number of ranks."""
 
     def end(self, view: View) -> None:
         """Print nothing: the measurement prints the result."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from notebook_parts import state
 
 from carme_hub.training.launch.new_run import create
 from carme_hub.training.notebook import display, follow
+from carme_hub.training.notebook.display_output import DisplayOutput
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import CATCH_UP_LINES, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
 from carme_hub.training.run.failures import Interrupted
+from carme_hub.training.run.messages import DISPLAYED
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import RunOptions
@@ -155,10 +159,14 @@ class LiveThatDoes:
 
     def __init__(self, *things: Any) -> None:
         self.things, self.ends, self.last = list(things), 0, ""
+        self.displayed: list[DisplayOutput] = []
 
     def show(self, view: View) -> None:
         if self.things:
             self.things.pop(0)()
+
+    def display(self, output: DisplayOutput) -> None:
+        self.displayed.append(output)
 
     def end(self, view: View) -> None:
         self.ends += 1
@@ -245,3 +253,43 @@ def test_a_run_whose_conductor_says_it_ended_between_two_looks_is_seen(
 
     monkeypatch.setattr(Run, "follow", lambda self: FollowingThatEnds())
     assert Follower(run, LiveThatDoes(gone.wait)).follow()["state"] == "finished"
+
+
+def test_what_rank_0_displays_comes_while_it_runs_and_each_once(run: Run) -> None:
+    path = run.folder / DISPLAYED
+
+    def more(text: str) -> Callable[[], None]:
+        def write() -> None:
+            with path.open("a") as file:
+                file.write(text)
+
+        return write
+
+    first = json.dumps({"data": {"text/html": "<b>1</b>"}, "metadata": {}, "id": "", "update": False}) + "\n"
+    bar = json.dumps({"data": {"text/html": "2"}, "metadata": {"text/html": {"isolated": True}}, "id": "x"}) + "\n"
+    half, rest = bar[:9], bar[9:]
+    end = lambda: put(run, state="finished")  # noqa: E731
+    shown = LiveThatDoes(more(first), more(half), more(rest + 'no json\n[]\n{"data": 1}\n'), end)
+    Follower(run, shown).follow()
+    assert [each.data["text/html"] for each in shown.displayed] == ["<b>1</b>", "2"]
+    assert shown.displayed[1] == DisplayOutput({"text/html": "2"}, {"text/html": {"isolated": True}}, "x", False)
+    # Whoever opens the run again sees all of it.
+    again = LiveThatDoes()
+    Follower(run, again).follow()
+    assert again.displayed == shown.displayed
+
+
+def test_an_output_is_one_of_the_notebook_and_text_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    published: list[tuple[Any, ...]] = []
+    notebook = Notebook(lambda data, metadata, *, transient, update: published.append((data, transient, update)))
+    notebook.display(DisplayOutput({"image/png": "AAAA", "text/plain": "<Figure>"}))
+    notebook.display(DisplayOutput({"text/html": "1"}, id="bar"))
+    notebook.display(DisplayOutput({"text/html": "2"}, id="bar", update=True))
+    assert published[0] == ({"image/png": "AAAA", "text/plain": "<Figure>"}, {}, False)
+    (_, first, new), (_, second, update) = published[1:]
+    assert first == second != {"display_id": "bar"}  # another run may have that id too
+    assert (new, update) == (False, True)
+    terminal = Terminal()
+    terminal.display(DisplayOutput({"image/png": "AAAA", "text/plain": "<Figure>"}))
+    terminal.display(DisplayOutput({"image/png": "AAAA"}))
+    assert capsys.readouterr().out == "<Figure>\n"

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from carme_hub.training.rank import network, program, torch_store
+from carme_hub.training.rank import network, torch_store
+from carme_hub.training.rank.output import execute
 from carme_hub.training.rank.program import RankConfig, describe_error
 from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, read_message
 from carme_hub.training.run.rendezvous import Rendezvous
@@ -40,7 +41,7 @@ def test_a_rank_and_its_conductor_hear_each_other() -> None:
 def test_a_traceback_begins_with_the_users_own_code(tmp_path: Path) -> None:
     (tmp_path / "cell.py").write_text("def inner():\n    raise ValueError('no')\ninner()\n")
     with pytest.raises(ValueError, match="no") as error:
-        program._execute(tmp_path / "cell.py", {})
+        execute.run_file(tmp_path / "cell.py", {})
     trace = error.value.__traceback__
     assert trace is not None
     error.value.__traceback__ = trace.tb_next  # without the test's own

@@ -1,0 +1,1 @@
+"""How a rank runs a user's file, and what its code displays beside text."""
