@@ -2,7 +2,7 @@
 
 Scalars of rank 0 go to ``scalars.jsonl`` in the run's folder, those of rank n to ``scalars-<n>.jsonl``: on a shared
 file system two nodes cannot append to one file. Where TensorBoard is installed, they also go to its event files
-(``tb/rank-<n>``).
+(``tb/rank-<n>``). Of code that reports steps without scalars, rank 0 writes its rate for TensorBoard.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Progress:
         self._recent: deque[tuple[float, int, int]] = deque()  # time, step, samples
         self._waiting: list[dict[str, Any]] = []
         self._events: Any = None
+        self._has_scalars = False  # whether the code has reported any
+        self._rate_at, self._rate_step = 0.0, -1  # when and at which step the rate was written
 
     def step(self, step: int, total: int | None, samples: int, scalars: dict[str, Any]) -> None:
         """Record a finished step; see ``here.step``."""
@@ -38,22 +40,40 @@ class Progress:
         plain = {name: value.detach() if hasattr(value, "detach") else value for name, value in scalars.items()}
         numbers = {name: float(value) for name, value in plain.items()}
         with self._lock:
+            if self._step is None:
+                self._rate_at = now
             self._step, self._total = int(step), None if total is None else int(total)
             self._samples += int(samples)
             self._recent.append((now, self._step, self._samples))
             while len(self._recent) > 2 and self._recent[0][0] < now - WINDOW:
                 self._recent.popleft()
             if numbers:
+                self._has_scalars = True
                 self._waiting.append({"step": self._step, "at": time.time(), **numbers})
 
     def snapshot(self) -> dict[str, Any]:
         """Return step, total, samples so far, and the rate: samples per second, or steps without reported samples."""
         with self._lock:
-            rate = None
-            if len(self._recent) > 1 and self._recent[-1][0] > self._recent[0][0]:
-                (first, *begun), (last, *done) = self._recent[0], self._recent[-1]
-                rate = round((done[1] - begun[1] or done[0] - begun[0]) / (last - first), 3)
+            rate = self._rate()[1]
             return {"step": self._step, "total": self._total, "samples": self._samples or None, "rate": rate}
+
+    def _rate(self) -> tuple[str, float | None]:
+        """Return what is counted, and how many of it come in a second; None = unknown yet."""
+        if len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
+            return "steps", None
+        (first, *begun), (last, *done) = self._recent[0], self._recent[-1]
+        counted = "samples" if done[1] > begun[1] else "steps"
+        return counted, round((done[1] - begun[1] or done[0] - begun[0]) / (last - first), 3)
+
+    def _add_rate(self) -> None:
+        """Add the rate as a scalar, every ``WINDOW`` seconds."""
+        if self._has_scalars or self._step in (None, self._rate_step):
+            return
+        now = time.monotonic()
+        counted, rate = self._rate()
+        if rate is not None and now >= self._rate_at + WINDOW:
+            self._rate_at, self._rate_step = now, self._step
+            self._waiting.append({"step": self._step, "at": time.time(), f"{counted}_per_second": rate})
 
     def flush(self, folder: str, rank: int) -> None:
         """Write the scalars since the last call.
@@ -62,6 +82,8 @@ class Progress:
             folder: of the run, "" = none, and nothing is written.
         """
         with self._lock:
+            if rank == 0:
+                self._add_rate()
             waiting, self._waiting = self._waiting, []
         if not waiting or not folder:
             return

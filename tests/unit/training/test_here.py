@@ -148,6 +148,27 @@ def test_the_rate_is_of_steps_where_no_samples_are_said(monkeypatch: pytest.Monk
     assert said.snapshot()["rate"] == 100.0  # what was long ago is forgotten
 
 
+def test_of_code_without_scalars_rank_0_writes_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    said, other, with_loss = Progress(), Progress(), Progress()
+    for second in range(31):  # it reports no step after 24 s: then nothing is written either
+        now[0] = float(second)
+        if second < 25:
+            said.step(second, None, 4, {})
+            other.step(second, None, 0, {})
+            with_loss.step(second, None, 4, {"loss": 1.0} if second == 12 else {})
+        said.flush(str(tmp_path), 0)
+        other.flush(str(tmp_path), 1)
+        (tmp_path / "with_loss").mkdir(exist_ok=True)
+        with_loss.flush(str(tmp_path / "with_loss"), 0)
+    lines = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["samples_per_second"]) for line in lines] == [(10, 4.0), (20, 4.0), (24, 4.0)]
+    assert not (tmp_path / "scalars-1.jsonl").exists()
+    lines = [json.loads(line) for line in (tmp_path / "with_loss/scalars.jsonl").read_text().splitlines()]
+    assert [sorted(line) for line in lines] == [["at", "samples_per_second", "step"], ["at", "loss", "step"]]
+
+
 def test_the_module_is_one_for_all() -> None:
     assert deadline.DEADLINE is not here.DEADLINE  # changed by the fixture above
     assert progress.PROGRESS is here.PROGRESS
