@@ -119,8 +119,10 @@ def pid_offset(environ: MutableMapping[str, str]) -> int:
     worker = re.match(r"w([0-9]+)-", environ.get("CARME_SLOT", ""))
     if worker:
         return min(int(worker.group(1)), MOST_PIDS_SKIPPED)
-    small = int(environ.get("SLURM_NTASKS", "1")) <= MOST_PIDS_SKIPPED
-    return int(environ.get("SLURM_PROCID" if small else "SLURM_LOCALID", "0"))
+    part = re.match(r"r([0-9]+)$", environ.get("CARME_SLOT", ""))
+    first = int(part.group(1)) if part else 0  # the ranks of a run's other step may be on this node too
+    small = first + int(environ.get("SLURM_NTASKS", "1")) <= MOST_PIDS_SKIPPED
+    return first + int(environ.get("SLURM_PROCID", "0")) if small else int(environ.get("SLURM_LOCALID", "0"))
 
 
 def fork_unique_pid(local: int) -> None:

@@ -16,7 +16,7 @@ from . import distributed
 
 MAGIC = "distributed"
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-HELP = """Run this cell as RANKS processes, on the GPUs of this session or, where it has too few, of a companion job.
+HELP = """Run this cell as RANKS processes, on the GPUs of this session and, where it has too few, of a companion job.
 
 %%distributed -n RANKS [options]
 
@@ -35,6 +35,7 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
                           set since the session began goes along by itself
     --no-env              only what --env names goes along
     --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
+    --only-companion      where nodes are requested, all ranks go to them, and none stays in this session
     --wait                wait without a question for GPUs that are not free
     --detach              end the cell at once; the run continues, also when this kernel ends
     --dry-run             run nothing, and print a Slurm batch script that does the same

@@ -1,14 +1,18 @@
-"""A run with a fixed number of ranks: one step, in which all ranks succeed or the first failed one is reported.
+"""A run with a fixed number of ranks: all of them succeed, or the first failed one is reported.
 
-The step is in the session's own job where that has enough GPUs, and otherwise in one companion with all its nodes.
+They are a step in the session's own job where that has enough GPUs, or one in a companion, or both: then the first
+ranks are in the session's own job, and the numbers of all are as if they were one step (``rank.numbering``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from carme_hub.training.run import messages, results
@@ -31,7 +35,7 @@ from .cause import (
 from .conductor import Conductor, Failed, error_entry
 from .mpi_start import MPIStart
 from .sharing import sharing_message
-from .step import StartedStep
+from .step import StartedStep, StartedSteps
 
 if TYPE_CHECKING:
     from .companion import CompanionJob
@@ -66,17 +70,18 @@ class FixedSizeRun(Conductor):
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
         self._job: CompanionJob | None = None
-        self._handle: StartedStep | None = None
+        self._handle: StartedStep | StartedSteps | None = None
+        self._placement: Placement
         self._restarts: list[State] = []
         self._bad_nodes: set[str] = set()
 
     def run_ranks(self) -> None:
         """Start all ranks and wait for them; start them again after a failure, as often as was asked."""
         own = self.allocation
-        placement = place_ranks(self.options, JobCapacity(len(own.nodes), own.gpus, own.cpus))
+        self._placement = place_ranks(self.options, JobCapacity(len(own.nodes), own.gpus, own.cpus))
         while True:
             try:
-                return self._run_once(placement)
+                return self._run_once(self._placement)
             except Failed as error:
                 if not self._may_restart(error):
                     raise
@@ -87,38 +92,33 @@ class FixedSizeRun(Conductor):
             from .companion import CompanionJob  # imported here: most runs need none
 
             self._job = CompanionJob(self, len(self._restarts))
-            self.allocation_of_ranks = self._job.open(placement)
+            self.allocation_of_ranks = self._both(placement, self._job.open(placement))
         elif not placement.companion:
             self.allocation_of_ranks = self.allocation
-        nodes = self._choose_nodes(placement)
-        whole = len(nodes) == len(self.allocation_of_ranks.nodes)
+        nodes_of_parts = [self._choose_nodes(part) for part in placement.parts]
+        nodes = [node for each in nodes_of_parts for node in each]
         restarts = len(self._restarts)
         self.write_run_config(
-            gpus_per_task=placement.gpus_per_task, restarts=restarts, max_restarts=self.options.max_restarts
+            gpus_per_task=placement.gpus_per_task,
+            restarts=restarts,
+            max_restarts=self.options.max_restarts,
+            parts=[part.tasks() for part in placement.parts] if placement.own else [],
         )
-        self.state.set_ranks([nodes[placement.node_of(rank)] for rank in range(placement.ranks)])
-        self.state.update(state="running", nodes=list(nodes), message=self._sharing_message(placement))
-        self.state.update(own_gpus=0 if placement.companion else placement.gpus)
-        self.state.set_gpus(placement.gpus)
-        step = Step(
-            run=self.run.id,
-            ranks=placement.ranks,
-            argv=self.argv(str(restarts)),
-            nodes=() if whole else nodes,
-            companion=self._job.id if self._job else "",
-            gpus_per_node=placement.gpus_per_node,
-            mpi="pmix" if self.options.backend == "mpi" else "none",
-            # The conductor ends the others as soon as it knows the cause. Slurm would kill them at the first bad exit,
-            # which is often that of a rank that only lost another one.
-            kill_on_bad_exit=False,
-            report_ends=True,
-        )
+        self.state.set_ranks([nodes[placement.node_of(rank)] for rank in range(placement.size)])
+        self.state.update(state="running", nodes=list(dict.fromkeys(nodes)), message=self._sharing_message(placement))
+        self.state.update(own_gpus=sum(part.gpus for part in placement.parts if not part.companion))
+        self.state.set_gpus(sum(part.gpus for part in placement.parts))
         # Where a companion was waited for, the deadline that was published first is wrong: the limit counts from here.
         self.started = self.started or time.monotonic()  # so that what is published first stays true
         self.publish_deadline(self.deadline(self.allocation_of_ranks))
-        self._handle = self.start_step(step, rank_of_task=lambda task: task)
+        steps, first = [], 0
+        for part, of_part in zip(placement.parts, nodes_of_parts, strict=True):
+            step = self._step_of(part, of_part, f"r{first}" if placement.own else "")
+            steps.append(self.start_step(step, rank_of_task=partial(operator.add, first)))
+            first += part.ranks
+        handle = self._handle = steps[0] if len(steps) == 1 else StartedSteps(steps)
         try:
-            self._watch(self._handle, placement, nodes)
+            self._watch(handle, placement, nodes)
         except Failed as error:
             if self._job is not None and (text := self._job.lost_message()):
                 for each in self.state.get()["ranks"]:  # no rank is at fault
@@ -127,11 +127,34 @@ class FixedSizeRun(Conductor):
                 raise Failed(text, error_entry(None, "", GPUS_TAKEN_AWAY, text)) from error
             raise
 
-    def _choose_nodes(self, placement: Placement) -> tuple[str, ...]:
-        """Return the nodes of the ranks: without those on which ranks did not start, where others are enough."""
-        every = self.allocation_of_ranks.nodes
+    def _step_of(self, part: Placement, nodes: tuple[str, ...], slot: str) -> Step:
+        """Return the step of a part of the ranks."""
+        whole = len(nodes) == len((self.allocation_of_ranks if part.companion else self.allocation).nodes)
+        return Step(
+            run=self.run.id,
+            ranks=part.ranks,
+            argv=self.argv(str(len(self._restarts))),
+            nodes=() if whole else nodes,
+            companion=self._job.id if self._job and part.companion else "",
+            gpus_per_node=part.gpus_per_node,
+            mpi="pmix" if self.options.backend == "mpi" else "none",
+            slot=slot,
+            # The conductor ends the others as soon as it knows the cause. Slurm would kill them at the first bad exit,
+            # which is often that of a rank that only lost another one.
+            kill_on_bad_exit=False,
+            report_ends=True,
+        )
+
+    def _choose_nodes(self, part: Placement) -> tuple[str, ...]:
+        """Return the nodes of a part: without those on which ranks did not start, where others are enough."""
+        every = (self.allocation_of_ranks if part.companion else self.allocation).nodes
         good = tuple(node for node in every if node not in self._bad_nodes)
-        return (good if len(good) >= placement.nodes else every)[: placement.nodes]
+        return (good if len(good) >= part.nodes else every)[: part.nodes]
+
+    def _both(self, placement: Placement, companion: Allocation) -> Allocation:
+        """Return a companion's allocation; where ranks are in the session too, it ends with that at the latest."""
+        known = [each for each in (companion.ends, self.allocation.ends) if each]
+        return replace(companion, ends=min(known, default=0.0)) if placement.own else companion
 
     # -- restarts -----------------------------------------------------------------------------------------------------
 
@@ -202,19 +225,25 @@ class FixedSizeRun(Conductor):
             self.state.update_rank(each["rank"], state="stopped")
 
     def ranks_allocation(self) -> Allocation:
-        """Return the allocation of the job that has the ranks."""
-        return self.broker.allocation(self._job.id if self._job else "")
+        """Return the allocation of the job that has the ranks, or most of them."""
+        if self._job is None:
+            return self.broker.allocation()
+        companion = self.broker.allocation(self._job.id)
+        if self._placement.own:
+            self.allocation = self.broker.allocation()  # its end may have changed
+        return self._both(self._placement, companion)
 
     def _sharing_message(self, placement: Placement) -> str:
         """Return a message where another run of this session uses the same GPUs."""
-        if placement.companion or not placement.gpus:
+        own = placement.own or placement
+        if own.companion or not own.gpus:
             return ""
-        return sharing_message(self.run, placement.gpus_per_node, self.allocation.gpus)
+        return sharing_message(self.run, own.gpus_per_node, self.allocation)
 
-    def _watch(self, handle: StartedStep, placement: Placement, nodes: Sequence[str]) -> None:
+    def _watch(self, handle: StartedStep | StartedSteps, placement: Placement, nodes: Sequence[str]) -> None:
         """Return when all ranks have succeeded."""
         limit, all_here = time.monotonic() + self.request["start_limit"], False
-        mpi = MPIStart(placement.ranks, self.request["start_limit"])
+        mpi = MPIStart(placement.size, self.request["start_limit"])
         beats = 0.0
         while (status := handle.wait(POLL_INTERVAL)) is None:
             self.check()
@@ -223,7 +252,7 @@ class FixedSizeRun(Conductor):
                 self.state.refresh_ranks(self.rendezvous)
                 beats = time.monotonic() + 2 * POLL_INTERVAL
             if not all_here:
-                missing = self.rendezvous.missing(placement.ranks, messages.HELLO)
+                missing = self.rendezvous.missing(placement.size, messages.HELLO)
                 all_here = not missing
                 if missing and time.monotonic() > limit:
                     raise self._late_ranks("did not come", LATE_RANK, missing, nodes, placement)
@@ -235,9 +264,9 @@ class FixedSizeRun(Conductor):
             if any(_NO_PMIX.search(each) for each in handle.messages):
                 text = NO_PMIX
             raise Failed(f"The ranks failed. {text}", error_entry(None, "", "Step", "\n".join(handle.messages)))
-        if len(self.rendezvous.missing(placement.ranks, messages.HELLO)) == placement.ranks:
+        if len(self.rendezvous.missing(placement.size, messages.HELLO)) == placement.size:
             raise Failed(NO_RANK, error_entry(None, "", "NotStarted", NO_RANK))
-        if quiet := self.rendezvous.missing(placement.ranks, messages.END):
+        if quiet := self.rendezvous.missing(placement.size, messages.END):
             raise self._silent_failure(SilentEnd(quiet[0], end_text(TaskEnd(quiet[0], 0))))
 
     def _late_ranks(
@@ -252,7 +281,7 @@ class FixedSizeRun(Conductor):
 
     # -- the cause of a failure ---------------------------------------------------------------------------------------
 
-    def _look_for_error(self, handle: StartedStep) -> None:
+    def _look_for_error(self, handle: StartedStep | StartedSteps) -> None:
         """Raise the error of the rank that failed first, where one failed."""
         limit = time.monotonic() + SILENT_END_SECONDS
         while True:
@@ -270,7 +299,7 @@ class FixedSizeRun(Conductor):
             where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
 
-    def _silent_ends(self, handle: StartedStep) -> list[SilentEnd]:
+    def _silent_ends(self, handle: StartedStep | StartedSteps) -> list[SilentEnd]:
         # Read in this order: a rank reports before it ends.
         task_ends, failed_tasks = handle.task_ends, list(handle.failed_tasks)
         ends = {int(rank): self._end_of_rank(int(rank)) for rank in self.rendezvous.arrivals(messages.END)}

@@ -1,11 +1,13 @@
-"""One Slurm step of a run: it starts the step, splits its output by rank, and ends all of its ranks."""
+"""The Slurm steps of a run: they are started, their output is split by rank, and all of their ranks are ended."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from carme_hub.training.run.output import Output, Reader, TaskEnd, parse_task_failure, split_task_end
@@ -21,20 +23,22 @@ class StartedStep:
     """A step that was started.
 
     Attributes:
-        step: as requested. messages: lines of Slurm itself. failed_tasks: tasks that failed and how, in Slurm's order.
-        task_ends: how tasks ended, as their nodes report it, in the order of arrival; a batch job has no such reports.
+        step: as requested. messages: lines of Slurm itself.
+        failures: ranks whose task failed, and how, in Slurm's order. ends: how the tasks of ranks ended, as their nodes
+        report it, in the order of arrival; a batch job has no such reports. Each has the time when it became known.
         exit: status of the step, None while it runs.
 
     Args:
-        rank_of_task: maps a task to the rank whose log gets its lines.
+        rank_of_task: maps a task to its rank, whose log gets its lines.
     """
 
     def __init__(self, broker: Broker, step: Step, output: Output, rank_of_task: Callable[[int], int]) -> None:
         self.step = step
         self.messages: list[str] = []
-        self.failed_tasks: list[tuple[int, str]] = []
-        self.task_ends: list[TaskEnd] = []
+        self.failures: list[tuple[float, int, str]] = []
+        self.ends: list[tuple[float, TaskEnd]] = []
         self.exit: int | None = None
+        self._rank_of_task = rank_of_task
         self._lock = threading.Lock()
         pipes = [os.pipe(), os.pipe()]
         try:
@@ -51,7 +55,7 @@ class StartedStep:
             text, end = split_task_end(task, line)
             if end is not None:
                 with self._lock:
-                    self.task_ends = [*self.task_ends, end]
+                    self.ends = [*self.ends, (time.monotonic(), replace(end, task=rank_of_task(task)))]
             if text or end is None:
                 output.write(rank_of_task(task), text)
 
@@ -63,7 +67,17 @@ class StartedStep:
         with self._lock:
             self.messages = [*self.messages[-200:], line]
             if (bad := parse_task_failure(line)) is not None:
-                self.failed_tasks.append(bad)
+                self.failures.append((time.monotonic(), self._rank_of_task(bad[0]), bad[1]))
+
+    @property
+    def failed_tasks(self) -> list[tuple[int, str]]:
+        """Return the ranks whose task failed, and how, in Slurm's order."""
+        return [(rank, how) for _, rank, how in self.failures]
+
+    @property
+    def task_ends(self) -> list[TaskEnd]:
+        """Return how the tasks of ranks ended, as their nodes report it, in the order of arrival."""
+        return [end for _, end in self.ends]
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Return the status of the step when it has ended and its output is complete; None after ``timeout``."""
@@ -102,6 +116,50 @@ class StartedStep:
     def _join_readers(self) -> None:
         for reader in self._readers:
             reader.join(1.0)  # the pipe closes with the step, unless another process holds it
+
+
+class StartedSteps:
+    """Steps in several jobs whose ranks belong together, as one ``StartedStep`` whose tasks are all ranks."""
+
+    def __init__(self, steps: Sequence[StartedStep]) -> None:
+        self._steps = steps
+
+    @property
+    def messages(self) -> list[str]:
+        """Return the lines of Slurm itself."""
+        return [line for step in self._steps for line in step.messages]
+
+    @property
+    def failed_tasks(self) -> list[tuple[int, str]]:
+        """Return the ranks whose task failed, and how, in the order in which Slurm told it."""
+        return [(rank, how) for _, rank, how in sorted(each for step in self._steps for each in step.failures)]
+
+    @property
+    def task_ends(self) -> list[TaskEnd]:
+        """Return how the tasks of ranks ended, as their nodes report it, in the order of arrival."""
+        found = (each for step in self._steps for each in step.ends)
+        return [end for _, end in sorted(found, key=lambda each: each[0])]
+
+    @property
+    def exit(self) -> int | None:
+        """Return the status when all steps have ended, or one without success; None while they run."""
+        ended = [step.exit for step in self._steps if step.exit is not None]
+        return max(ended) if len(ended) == len(self._steps) or any(ended) else None
+
+    def wait(self, timeout: float) -> int | None:
+        """Return the status as ``exit``; None after ``timeout`` seconds."""
+        running = [step for step in self._steps if step.exit is None]
+        for step in running:
+            step.wait(timeout / len(running))
+        return self.exit
+
+    def stop(self) -> None:
+        """End all ranks within five seconds; return when none is left."""
+        threads = [threading.Thread(target=step.stop) for step in self._steps]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def start_in_thread(begin: Callable[[], StartedStep], check: Callable[[], None]) -> StartedStep:

@@ -388,7 +388,7 @@ class ElasticRun(Conductor):
         """Say which other runs of the session use the same GPUs."""
         self._last_sharing, own = time.monotonic(), self.allocation
         used = self._gpus and (self._workers.to_start or self._workers.count_in_session())
-        self._notices.say("sharing", sharing_message(self.run, own.gpus, own.gpus) if used else "")
+        self._notices.say("sharing", sharing_message(self.run, own.gpus, own) if used else "")
 
     def _check_too_few(self) -> None:
         """Fail where too few ranks are left, nothing more is to come, and nobody adds some."""

@@ -19,6 +19,7 @@ from carme_hub.training.run.placement import (
     JobCapacity,
     Placement,
     companion_size,
+    divide_ranks,
     fewest_nodes,
     gpus_of_rank,
     place_ranks,
@@ -35,7 +36,7 @@ class NoQuote(CannotRun):
 def choose_nodes(
     options: RunOptions, environ: Mapping[str, str] = os.environ, capacity: JobCapacity | None = None
 ) -> RunOptions:
-    """Return the options with the number of nodes: the fewest, where the session has no room and the user chose none.
+    """Return the options with the number of nodes, the fewest where the user chose none, and of the ranks that stay.
 
     Args:
         capacity: of the session's job; default: as ``job_capacity`` finds it.
@@ -44,23 +45,23 @@ def choose_nodes(
         NoQuote: the hub does not say what a node may have.
         CannotRun: no number of nodes gives every node a number of GPUs that it may have.
     """
-    if options.elastic or options.nodes:
+    if options.elastic:
         return options
     capacity = capacity or job_capacity(environ)
     each = gpus_of_rank(options, capacity)
-    if not each or not place_ranks(options, capacity).companion:
+    if not place_ranks(options, capacity).companion:
         return options
-    allowed = _ask(lambda hub: hub.quote(nodes=1, gpus=each)).gpus_of_one_node
-    if not allowed:  # an older hub does not tell
-        return options
-    nodes = fewest_nodes(options.ranks, each, allowed, options.gpus_per_node)
-    if not nodes:
+    allowed: tuple[int, ...] = ()
+    if each and not options.nodes:
+        allowed = _ask(lambda hub: hub.quote(nodes=1, gpus=each)).gpus_of_one_node  # () where the hub is older
+    chosen = divide_ranks(options, capacity, allowed)
+    if chosen is None:
         most = f" (--gpus-per-node {options.gpus_per_node})" if options.gpus_per_node else ""
         raise CannotRun(
             f"{pluralize(options.ranks, 'rank')} with {pluralize(each, 'GPU')} each cannot be divided among "
             f"nodes{most}: one node of this profile may have {', '.join(map(str, allowed))} GPUs."
         )
-    return replace(options, nodes=nodes, gpus_per_node=0)
+    return chosen
 
 
 def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> str:
@@ -79,7 +80,12 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
         raise CannotRun(f"{quote.message}{_advice(options, placement, quote)}")
     more = resources_text(placement, virtual=has_virtual_gpus(environ))
     are = "is" if placement.nodes == 1 else "are"
-    text = f"This session has no room for {pluralize(placement.ranks, 'rank')}: {more} more {are} requested."
+    room = (
+        f"for {placement.own.ranks} of {placement.size} ranks"
+        if placement.own
+        else f"no room for {pluralize(placement.size, 'rank')}"
+    )
+    text = f"This session has {'room ' if placement.own else ''}{room}: {more} more {are} requested."
     return f"{text} {cost_text(quote)}".strip()
 
 
@@ -102,12 +108,11 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
         return ""
 
     def starts_now(ranks: int) -> bool:
-        fewer = replace(options, ranks=ranks, nodes=0)
+        fewer = replace(asked, ranks=ranks, nodes=0)
         if not place_ranks(fewer, capacity).companion:
             return True
-        nodes = fewest_nodes(ranks, placement.gpus_per_task, first.gpus_of_one_node, asked.gpus_per_node)
-        fewer = replace(fewer, nodes=nodes)
-        found = _quote(fewer, place_ranks(fewer, capacity)) if nodes else None
+        chosen = divide_ranks(fewer, capacity, first.gpus_of_one_node) if first.gpus_of_one_node else None
+        found = _quote(chosen, place_ranks(chosen, capacity)) if chosen else None
         return found is not None and found.allowed and found.starts_now
 
     most, too_many = 0, options.ranks

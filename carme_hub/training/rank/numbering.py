@@ -7,7 +7,7 @@ and torch read the same from the environment, so srun alone starts processes, an
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -24,7 +24,8 @@ class Rank:
     Attributes:
         number: from 0 to ``size`` - 1. local: its number on its node; local_size: ranks on its node.
         cross: earlier nodes that have a rank with the same local number; cross_size: all such nodes.
-        node: name of its node. node_number: of its node, from 0 to ``nodes`` - 1.
+        node: name of its node. node_number: of its node, from 0 to ``nodes`` - 1. job: names the step where the run has
+            more than one, "" otherwise: two of them may be on one node, and still count as two nodes.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Rank:
     node: str
     node_number: int = 0
     nodes: int = 1
+    job: str = ""
 
     def for_horovod(self, address: str, port: int, *, timeout: int = 120, interface: str = "") -> dict[str, str]:
         """Return the variables of Horovod's gloo controller (horovod/common/gloo/gloo_context.cc).
@@ -52,7 +54,8 @@ class Rank:
             "HOROVOD_LOCAL_SIZE": self.local_size,
             "HOROVOD_CROSS_RANK": self.cross,
             "HOROVOD_CROSS_SIZE": self.cross_size,
-            "HOROVOD_HOSTNAME": self.node,
+            # Horovod takes ranks with the same name of a host for those of one node (gloo_context.cc).
+            "HOROVOD_HOSTNAME": f"{self.node}-{self.job}" if self.job else self.node,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -126,8 +129,12 @@ def parse_tasks(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def rank_from_environ(environ: Mapping[str, str]) -> Rank:
+def rank_from_environ(environ: Mapping[str, str], parts: Sequence[Sequence[int]] = ()) -> Rank:
     """Return the numbers of the task with this environment.
+
+    Args:
+        parts: the tasks on each node of each step of the run, where it has more than one; the variable CARME_SLOT names
+            the first rank of this task's step, as ``r4``.
 
     Raises:
         NoStep: it is no task of a Slurm step, or its numbers contradict each other.
@@ -136,6 +143,10 @@ def rank_from_environ(environ: Mapping[str, str]) -> Rank:
     number, local, node = (_required_number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
     if node >= len(tasks) or local >= tasks[node] or number >= sum(tasks):
         raise NoStep(f"Task {number} says that it is number {local} of node {node}; there are {tasks} tasks.")
+    if parts:
+        earlier = _earlier_nodes(environ.get("CARME_SLOT", ""), parts, tasks)
+        every = tuple(count for part in parts for count in part)
+        number, node, tasks = number + sum(every[:earlier]), node + earlier, every
     return Rank(
         number=number,
         size=sum(tasks),
@@ -146,7 +157,18 @@ def rank_from_environ(environ: Mapping[str, str]) -> Rank:
         node=_required(environ, "SLURMD_NODENAME"),
         node_number=node,
         nodes=len(tasks),
+        job=environ.get("CARME_SLOT", "") if parts else "",
     )
+
+
+def _earlier_nodes(slot: str, parts: Sequence[Sequence[int]], tasks: tuple[int, ...]) -> int:
+    """Return the number of nodes in the steps before this one."""
+    ranks = nodes = 0
+    for part in parts:
+        if slot == f"r{ranks}" and tuple(part) == tasks:
+            return nodes
+        ranks, nodes = ranks + sum(part), nodes + len(part)
+    raise NoStep(f"CARME_SLOT={slot[:60]!r} with {tasks} tasks is no step of this run, which has {parts}.")
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:

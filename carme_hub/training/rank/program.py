@@ -61,7 +61,7 @@ class RankConfig:
             modules.
         address, port: of the rendezvous, with its secret. limit: the most bytes of a result.
         start_limit: seconds for all ranks to start. restarts: how often they were started again, of at most
-            ``max_restarts``.
+            ``max_restarts``. parts: the ranks on each node of each step, where there is more than one step.
     """
 
     folder: Path
@@ -84,6 +84,7 @@ class RankConfig:
     command: str = ""
     restarts: int = 0
     max_restarts: int = 0
+    parts: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> RankConfig:
@@ -91,7 +92,8 @@ class RankConfig:
         document = json.loads((folder / "run.json").read_text())
         lists = {name: tuple(document[name]) for name in ("args", "path", "pull")}
         known = {name: document[name] for name in cls.__slots__ if name in document}
-        return cls(**{**known, **lists, "folder": folder})
+        parts = tuple(tuple(part) for part in document.get("parts", ()))
+        return cls(**{**known, **lists, "parts": parts, "folder": folder})
 
     @property
     def rendezvous_client(self) -> RendezvousClient:
@@ -322,7 +324,7 @@ def start_rank(words: list[str]) -> tuple[RankConfig, str]:
 def main(words: list[str]) -> int:
     """Run one rank."""
     config, step = start_rank(words)
-    place = rank_from_environ(os.environ)
+    place = rank_from_environ(os.environ, config.parts)
 
     def report_mpi(started: bool) -> None:
         config.rendezvous_client.put(MPI, place.number, {"started": started})

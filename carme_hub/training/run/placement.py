@@ -1,13 +1,15 @@
 """Placement of ranks: the nodes of a run, and whether the session's own job has room for it. No input or output.
 
-A run whose session has no room gets a companion with as few nodes as possible. How many GPUs one node may have is known
-to the hub: before the run is created, ``fewest_nodes`` sets the number of nodes by that.
+A run whose session has no room for all of its ranks gets a companion with as few nodes as possible. The first ranks
+stay in the session's own job, so that its GPUs are used, unless that saves no GPU, the user asks for a number of nodes
+or for a companion only, or MPI starts all ranks as one step. How many GPUs one node may have is known to the hub:
+before the run is created, ``divide_ranks`` sets the number of nodes, and what stays, by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .run_options import RunOptions
 
@@ -27,17 +29,29 @@ class JobCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of a run.
+    """The placement of a run in one job: the session's own, or a companion, beside which the session may have a part.
 
     Attributes:
-        ranks: number of ranks. nodes: number of nodes. gpus_per_task: GPUs of each rank.
-        companion: whether it needs a companion, because the session's own job has no room.
+        ranks: ranks in this job. nodes: its nodes. gpus_per_task: GPUs of each rank.
+        companion: whether it is a companion, because the session's own job has no room.
+        own: of the first ranks, which stay in the session's own job; None = all ranks are in this one.
     """
 
     ranks: int
     nodes: int
     gpus_per_task: int
     companion: bool
+    own: Placement | None = None
+
+    @property
+    def parts(self) -> tuple[Placement, ...]:
+        """Return the parts of the run by job, in the order of their ranks."""
+        return (self.own, self) if self.own else (self,)
+
+    @property
+    def size(self) -> int:
+        """Return the number of all ranks."""
+        return sum(part.ranks for part in self.parts)
 
     @property
     def per_node(self) -> int:
@@ -54,11 +68,19 @@ class Placement:
         """Return the GPUs of the job to request: all nodes have the same number."""
         return self.nodes * self.gpus_per_node
 
-    def node_of(self, rank: int) -> int:
-        """Return the index of a rank's node: srun fills one node after another; the first ones have one rank more."""
+    def tasks(self) -> list[int]:
+        """Return the ranks on each node: the first nodes have one more."""
         few, more = divmod(self.ranks, self.nodes)
-        within = more * (few + 1)
-        return rank // (few + 1) if rank < within else more + (rank - within) // few
+        return [few + 1] * more + [few] * (self.nodes - more)
+
+    def node_of(self, rank: int) -> int:
+        """Return the index of a rank's node among all nodes: srun fills one node after another."""
+        node = 0
+        for tasks in (tasks for part in self.parts for tasks in part.tasks()):
+            if rank < tasks:
+                break
+            rank, node = rank - tasks, node + 1
+        return node
 
 
 def place_ranks(options: RunOptions, capacity: JobCapacity) -> Placement:
@@ -67,17 +89,49 @@ def place_ranks(options: RunOptions, capacity: JobCapacity) -> Placement:
     Ranks without GPUs share processors, so there is room for any number of them; ranks of one run never share GPUs.
     GPUs that other runs of the session use are not considered; ``sharing`` reports them.
     """
-    each = gpus_of_rank(options, capacity)
+    each, room = gpus_of_rank(options, capacity), ranks_of_node(options, capacity)
     for nodes in [options.nodes] if options.nodes else range(1, min(capacity.nodes, options.ranks) + 1):
-        per_node = -(-options.ranks // nodes)
-        gpus, cpus = min(capacity.gpus, options.gpus_per_node or capacity.gpus), capacity.cpus
-        enough = per_node * each <= gpus and (not cpus or per_node * options.cpus_per_task <= cpus)
-        if nodes <= capacity.nodes and enough:
+        if nodes <= capacity.nodes and -(-options.ranks // nodes) <= room:
             return Placement(options.ranks, nodes, each, companion=False)
+    ranks, nodes = options.own
+    if ranks and ranks < options.ranks and nodes < options.nodes:
+        own = Placement(ranks, nodes, each, companion=False)
+        return Placement(options.ranks - ranks, options.nodes - nodes, each, companion=True, own=own)
     # As many GPUs on each node as the session's own nodes have: where the hub tells more, ``options.nodes`` is set.
     most = min(capacity.gpus, options.gpus_per_node or capacity.gpus)
     per_node = max(1, most // each if each else options.ranks)
     return Placement(options.ranks, options.nodes or -(-options.ranks // per_node), each, companion=True)
+
+
+def divide_ranks(options: RunOptions, capacity: JobCapacity, allowed: Sequence[int]) -> RunOptions | None:
+    """Return the options of a run that needs a companion, with its number of nodes, and of the ranks that stay.
+
+    None = there is no number of nodes that gives every node a number of GPUs that it may have.
+
+    Args:
+        allowed: numbers of GPUs that one node of a companion may have; () = unknown, and ``nodes`` stays as it is.
+    """
+    each = gpus_of_rank(options, capacity)
+    if options.nodes or not each or not allowed:
+        return options  # so many nodes with the same ranks on each, while the session's node may get a companion too
+    nodes = fewest_nodes(options.ranks, each, allowed, options.gpus_per_node)
+    stay = ranks_of_node(options, capacity) * capacity.nodes
+    counts = not (options.only_companion or options.dry_run or options.backend == "mpi")
+    if counts and 0 < stay < options.ranks:
+        fewer = fewest_nodes(options.ranks - stay, each, allowed, options.gpus_per_node)
+        if fewer and (not nodes or fewer * -(-(options.ranks - stay) // fewer) < nodes * -(-options.ranks // nodes)):
+            return replace(options, nodes=fewer + capacity.nodes, own=(stay, capacity.nodes), gpus_per_node=0)
+    return replace(options, nodes=nodes, gpus_per_node=0) if nodes else None
+
+
+def ranks_of_node(options: RunOptions, capacity: JobCapacity) -> int:
+    """Return how many ranks of a run a node of the session's own job has room for."""
+    each, room = gpus_of_rank(options, capacity), options.ranks
+    if each:
+        room = min(room, min(capacity.gpus, options.gpus_per_node or capacity.gpus) // each)
+    if options.cpus_per_task and capacity.cpus:
+        room = min(room, capacity.cpus // options.cpus_per_task)
+    return room
 
 
 def gpus_of_rank(options: RunOptions, capacity: JobCapacity) -> int:

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 #: The most restarts of a run: more is a typing error, or a run that never works.
 MAX_RESTARTS = 100
 #: Options without a value.
-_FLAGS = ("--wait", "--detach", "--dry-run", "--requeue", "--no-env")
+_FLAGS = ("--only-companion", "--wait", "--detach", "--dry-run", "--requeue", "--no-env")
 _MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
 
@@ -52,6 +52,8 @@ class RunOptions:
         env: variables of the environment that go along, ``NAME`` or ``NAME=VALUE``; a stored run has only the names.
         no_env: whether no others go along.
         wait: whether it waits for GPUs that are not free without a question.
+        only_companion: whether all ranks are in the companion, where one is needed.
+        own: ranks that stay in the session's own job beside a companion, and their nodes; ``divide_ranks`` sets it.
         max_restarts: how often the ranks are started again after a failure, to continue from their checkpoint.
     """
 
@@ -74,6 +76,8 @@ class RunOptions:
     cpus_per_task: int = 0
     mem_per_gpu: int = 0
     wait: bool = False
+    only_companion: bool = False
+    own: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
@@ -126,7 +130,9 @@ class RunOptions:
 def from_json(arguments: Mapping[str, Any]) -> RunOptions:
     """Return the options from their JSON document (``dataclasses.asdict``)."""
     lists = {
-        name: tuple(arguments[name]) for name in ("push", "pull", "elastic", "env") if arguments.get(name) is not None
+        name: tuple(arguments[name])
+        for name in ("push", "pull", "elastic", "env", "own")
+        if arguments.get(name) is not None
     }
     return RunOptions(**{**arguments, **lists})
 
@@ -193,6 +199,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         no_env=arguments.no_env,
         max_restarts=arguments.max_restarts,
         wait=arguments.wait,
+        only_companion=arguments.only_companion,
     )
 
 
@@ -271,6 +278,7 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("--no-env", action="store_true")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
+    parser.add_argument("--only-companion", action="store_true")
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")

@@ -187,6 +187,8 @@ class _Measurement:
             return
         nodes = -(-ranks // self._per_node) if self._per_node else 0
         options = replace(self._options, ranks=ranks, nodes=nodes, name=f"scaling-{ranks}x{repeat + 1}", wait=True)
+        # A curve compares numbers of ranks, and not one node with several.
+        options = replace(options, only_companion=True)
         plan = replace(self._plan, repeat=repeat)
         try:
             started = start.begin(options, call=(*self._call(plan), {}))

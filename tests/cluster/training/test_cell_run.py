@@ -30,7 +30,7 @@ IN_A_TERMINAL = """
 import contextlib, json, os, pty
 pid, master = pty.fork()  # its own terminal, as JupyterLab's
 if not pid:
-    os.execvp("carme-hub", ["carme-hub", "train", "-n", "3", "ask.py"])
+    os.execvp("carme-hub", ["carme-hub", "train", "-n", "4", "ask.py"])
 said, answered = b"", False
 with contextlib.suppress(OSError):  # the terminal ends with its program
     while more := os.read(master, 4096):
@@ -150,7 +150,8 @@ def test_what_pip_installs_in_the_session_reaches_its_ranks_also_in_a_companion(
 
 
 def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_proportion(lab: Lab) -> None:
-    printed = lab.run(f"%%distributed -n 3 --name one-{TAG}\n" + HERE + "print(here.node)\n", timeout=120)
+    line = f"%%distributed -n 3 --only-companion --name one-{TAG}\n"
+    printed = lab.run(line + HERE + "print(here.node)\n", timeout=120)
     assert not printed.errors, printed.error
     assert "1 node with 3 virtual GPUs more is requested" in printed.out
     found = lab.check(f"print(distributed.runs()[0].state()['companions'][0]) if 'one-{TAG}' else None").strip()
@@ -160,6 +161,11 @@ def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_propo
     nodes, _, resources = job.partition("|")
     assert (nodes, {"cpu=3", "mem=6G"} - set(resources.split(","))) == ("1", set()), job
     assert "gres/gpu:a100=3" in resources
+    # By default two ranks stay in the session, which has two GPUs.
+    printed = lab.run(f"%%distributed -n 3 --name part-{TAG}\n" + HERE + "print(here.node)\n", timeout=120)
+    assert not printed.errors, printed.error
+    assert "This session has room for 2 of 3 ranks: 1 node with 1 virtual GPU more is requested." in printed.out
+    assert re.search(rf"part-{TAG}: 3 ranks on node.*, 3 virtual GPUs, torchrun", printed.text("text/html"))
     printed = lab.run("%%distributed -n 6 --nodes 1\npass")
     assert "you asked for 6. Use --nodes 2." in printed.error
 
@@ -179,7 +185,7 @@ def test_in_a_terminal_a_run_that_would_wait_for_gpus_of_others_asks_first(lab: 
         before = lab.check("print(len(distributed.runs()))")
         status, said = json.loads(lab.check(IN_A_TERMINAL, 60).splitlines()[-1])
         assert (
-            "It may wait for GPUs that others use, or wait for. With -n 2 it would start now. Wait for them? [y/N]"
+            "It may wait for GPUs that others use, or wait for. With -n 3 it would start now. Wait for them? [y/N]"
             in said
         ), said
         assert "Nothing was requested." in said, said

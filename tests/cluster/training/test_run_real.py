@@ -147,6 +147,51 @@ def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["horovod", "torchrun"])
+def test_ranks_in_the_session_and_in_its_companion_are_one_world(lab: Lab, backend: str) -> None:
+    places = (
+        "import os\n"
+        "from carme_hub.training import here\n"
+        "names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE'.split()\n"
+        "print(*(os.environ[name] for name in names), here.node, os.getpid())\n"
+    )
+    cell = places + (HOROVOD if backend == "horovod" else "") + DDP
+    printed = run_cell(lab, 3, cell=cell, nodes=2, own=(1, 1), gpus_per_task=1, backend=backend, timeout=240)
+    logs = [log.splitlines() for log in finished(printed)]
+    assert [log[0].split()[:6] for log in logs] == [
+        ["0", "3", "0", "1", "0", "2"],
+        ["1", "3", "0", "2", "1", "2"],
+        ["2", "3", "1", "2", "1", "2"],
+    ]
+    assert len({log[0].split()[7] for log in logs}) == 3, "pids differ, also where Slurm has put both on one node"
+    if backend == "horovod":
+        assert [log[1].split()[:4] for log in logs] == [["6.0", "3", *place] for place in ("00", "01", "10")]
+    for rank, log in enumerate(logs):
+        assert log[-2:] == ["same True", f"fell True {printed['state']['ranks'][rank]['node']} cpu"]
+    # The session's own GPU is used, and only the others are requested.
+    assert (printed["state"]["gpus"], printed["state"]["own_gpus"]) == (3, 1)
+    [companion] = printed["state"]["companions"]
+    argv = ("sacct", "-nXP", f"--name=carme-{companion}", "-o", "NNodes,ReqTRES")
+    wait_for(lambda: "gres/gpu:a100=2" in lab.hub.cluster.run(*argv).stdout, 30, "the companion in the accounting")
+
+
+@pytest.mark.parametrize("dies", [0, 2])
+def test_a_rank_that_dies_in_either_job_is_named_and_no_step_is_left(lab: Lab, dies: int) -> None:
+    cell = (
+        "import os, torch, torch.distributed as dist\n"
+        "from carme_hub.training import here\n"
+        "dist.init_process_group('gloo')\n"
+        "for step in range(100_000):\n"
+        f"    if step == 20 and here.rank == {dies}: os.kill(os.getpid(), 9)\n"
+        "    dist.all_reduce(torch.ones(4))\n"
+    )
+    printed = run_cell(lab, 3, cell=cell, nodes=2, own=(1, 1), gpus_per_task=1)
+    state = printed["state"]
+    assert (state["error"]["rank"], state["error"]["type"]) == (dies, "Ended"), printed
+    assert f"Rank {dies} on {state['ranks'][dies]['node']} was killed by SIGKILL" in state["message"], printed
+    assert lab.wait_no_step() < 5
+
+
 def pending(lab: Lab) -> list[str]:
     """Return the names of jobs that wait."""
     return lab.hub.cluster.run("squeue", "--noheader", "--states=PD", "--format=%j").stdout.split()
@@ -169,8 +214,10 @@ def test_a_refusal_of_the_hub_is_shown(lab: Lab) -> None:
     assert printed["conductor"] == ""
 
 
-def test_a_companion_that_ends_early_is_named(lab: Lab) -> None:
-    lab.check("run = begin(2, cell='import time; print(1); time.sleep(90)', nodes=2, gpus_per_task=1, detach=True)")
+@pytest.mark.parametrize("own", [(0, 0), (1, 1)])
+def test_a_companion_that_ends_early_is_named(lab: Lab, own: tuple[int, int]) -> None:
+    words = f"nodes=2, gpus_per_task=1, own={own}, detach=True"
+    lab.check(f"run = begin(2, cell='import time; print(1); time.sleep(90)', {words})")
     wait_for(lambda: lab.check("print(len(run.log(0) + run.log(1)))").strip() == "4", 40, "ranks")
     [companion] = json.loads(lab.check("print(json.dumps(run.state()['companions']))"))
     lab.hub.cluster.run("scancel", f"--name=carme-{companion}")

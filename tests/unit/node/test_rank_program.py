@@ -101,6 +101,8 @@ def test_the_command_runs_with_the_plans_environment_and_what_a_rank_may_know(no
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0),
         ({"SLURM_PROCID": "700", "SLURM_LOCALID": "1", "SLURM_NTASKS": "1000"}, 1),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "CARME_SLOT": "w2-0-0"}, 2),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "3", "CARME_SLOT": "r2"}, 3),
+        ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NTASKS": "3", "CARME_SLOT": "r62"}, 0),
     ],
 )
 @pytest.mark.parametrize(("code", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])

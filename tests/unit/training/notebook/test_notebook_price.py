@@ -56,9 +56,12 @@ ONE = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_ON_NOD
     ("line", "nodes"),
     [
         ("-n 1", 0),  # it fits into the session
-        ("-n 3", 1),
-        ("-n 6", 2),
-        ("-n 4 --gpus-per-node 2", 2),
+        ("-n 3", 2),  # one of them is that of the session
+        ("-n 3 --only-companion", 1),
+        ("-n 3 --backend mpi", 1),
+        ("-n 3 --dry-run", 1),
+        ("-n 6", 2),  # two nodes have three GPUs each in both cases
+        ("-n 4 --gpus-per-node 2", 2),  # with the session's GPU there would be three, and as many GPUs to request
         ("-n 2 --nodes 2", 2),
         ("-n 9 --gpus-per-task 0", 0),
         ("-n 2 --elastic 1:4", 0),  # each of its companions has one rank
@@ -102,16 +105,18 @@ class HubWithFreeGpus:
     ("line", "free", "said"),
     [
         ("-n 4", 4, ""),
-        ("-n 4", 3, f"{WAITS} With -n 3 it would start now."),
+        ("-n 4", 3, ""),  # with the session's own
+        ("-n 4", 2, f"{WAITS} With -n 3 it would start now."),
+        ("-n 4 --only-companion", 3, f"{WAITS} With -n 3 it would start now."),
         ("-n 4", 0, f"{WAITS} With -n 1 it would start now."),  # in the session
         (
             "-n 6 --nodes 3",
             5,
-            f"{WAITS} With -n 4 and without --nodes it would start now.",
+            f"{WAITS} With -n 5 and without --nodes it would start now.",
         ),
         ("-n 2 --gpus-per-task 2", 3, f"{WAITS} With -n 1 it would start now."),
         ("-n 2 --gpus-per-task 2", 1, WAITS),
-        ("-n 4 --gpus-per-node 1", 2, f"{WAITS} With -n 2 it would start now."),
+        ("-n 4 --gpus-per-node 1", 2, f"{WAITS} With -n 3 it would start now."),
         ("-n 4 --elastic 1:4", 0, ""),
         ("-n 1", 0, ""),
     ],

@@ -27,6 +27,33 @@ def test_the_last_task_of_an_uneven_step() -> None:
     assert rank_from_environ(environ(3, 1, 1)) == Rank(3, 5, 1, 2, 1, 2, "node2", 1, 3)
 
 
+PARTS = ((2,), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "local", "node", "tasks", "slot", "found"),
+    [
+        (0, 0, 0, "2", "r0", Rank(0, 5, 0, 2, 0, 3, "node1", 0, 3, "r0")),
+        (1, 1, 0, "2", "r0", Rank(1, 5, 1, 2, 0, 2, "node1", 0, 3, "r0")),
+        (0, 0, 0, "2,1", "r2", Rank(2, 5, 0, 2, 1, 3, "node1", 1, 3, "r2")),  # Slurm has put both jobs on one node
+        (1, 1, 0, "2,1", "r2", Rank(3, 5, 1, 2, 1, 2, "node1", 1, 3, "r2")),
+        (2, 0, 1, "2,1", "r2", Rank(4, 5, 0, 1, 2, 3, "node2", 2, 3, "r2")),
+    ],
+)
+def test_the_ranks_of_two_steps_are_numbered_as_those_of_one(
+    number: int, local: int, node: int, tasks: str, slot: str, found: Rank
+) -> None:
+    place = rank_from_environ(environ(number, local, node, tasks) | {"CARME_SLOT": slot}, PARTS)
+    assert place == found
+    assert place.for_horovod("a", 1)["HOROVOD_HOSTNAME"] == f"{found.node}-{slot}"
+
+
+@pytest.mark.parametrize(("tasks", "slot"), [("2", ""), ("2", "r1"), ("2", "r2"), ("2,1", "r0"), ("1,1", "r2")])
+def test_a_step_that_the_run_does_not_have_is_said(tasks: str, slot: str) -> None:
+    with pytest.raises(NoStep, match=r"is no step of this run, which has \(\(2,\), \(2, 1\)\)"):
+        rank_from_environ(environ(0, 0, 0, tasks) | {"CARME_SLOT": slot}, PARTS)
+
+
 def test_horovod_is_told_its_place_and_where_the_others_are() -> None:
     said = rank_from_environ(environ(3, 1, 1)).for_horovod("10.0.0.1:4711/secret", 4711, interface="ib0")
     assert (said["HOROVOD_RANK"], said["HOROVOD_SIZE"]) == ("3", "5")

@@ -32,6 +32,7 @@ from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
 from carme_hub.training.session.companions import release_by_file
+from carme_hub.training.session.step_broker import Allocation
 
 
 @pytest.fixture
@@ -181,14 +182,15 @@ def test_who_shares_the_gpus_of_a_session_is_known(run: Run) -> None:
         write_json(each.folder / "state.json", each.state() | {"state": "running", **changes})
         return each
 
+    session = Allocation(1, ("n1", "n2"), 8, 4, "a100", 0.0, "10.0.0.1")
     beside = going("beside", own_gpus=4, gpus=4, nodes=["n1", "n2"])
     going("elsewhere", gpus=2, companions=["c"])
     going("cpus")
-    assert runs_sharing_gpus(run, 2, 4) == [], "the broker gives it the others"
-    assert runs_sharing_gpus(run, 3, 4) == ["beside"]
-    assert runs_sharing_gpus(beside, 4, 4) == []
+    assert runs_sharing_gpus(run, 2, session) == [], "the broker gives it the others"
+    assert runs_sharing_gpus(run, 3, session) == ["beside"]
+    assert runs_sharing_gpus(beside, 4, session) == []
     going("grown", (2, 4), own_gpus=1, gpus=3, nodes=["n1", "n3"], companions=["d", "e"])
-    assert runs_sharing_gpus(run, 1, 4) == ["grown", "beside"], (
+    assert runs_sharing_gpus(run, 1, session) == ["grown", "beside"], (
         "an elastic run is on all GPUs, and has companions besides"
     )
 

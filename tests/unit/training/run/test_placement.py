@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.placement import JobCapacity, Placement, companion_size, fewest_nodes, place_ranks
-from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.run.placement import (
+    JobCapacity,
+    Placement,
+    companion_size,
+    divide_ranks,
+    fewest_nodes,
+    place_ranks,
+)
+from carme_hub.training.run.run_options import RunOptions, from_json
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,65 @@ def test_the_fewest_nodes_are_those_whose_gpus_the_hub_gives(
     ranks: int, each: int, allowed: tuple[int, ...], most: int, nodes: int
 ) -> None:
     assert fewest_nodes(ranks, each, allowed, most) == nodes
+
+
+@pytest.mark.parametrize(
+    ("options", "room", "parts"),
+    [
+        # Ranks on each node: of the session's own job, and of the companion.
+        (RunOptions(4), JobCapacity(1, 1), ([1], [3])),
+        (RunOptions(5), JobCapacity(1, 1), ([1], [4])),
+        (RunOptions(7), JobCapacity(1, 2), ([2], [3, 2])),  # six GPUs more in place of eight
+        (RunOptions(8), JobCapacity(1, 4), ([4], [4])),
+        (RunOptions(7), JobCapacity(2, 2), ([2, 2], [3])),
+        (RunOptions(3, gpus_per_task=2), JobCapacity(1, 4), ([2], [1])),
+        (RunOptions(4, gpus_per_node=2), JobCapacity(1, 4), ([2], [2])),
+        (RunOptions(4, cpus_per_task=3), JobCapacity(1, 4, 8), ([2], [2])),
+        # As many GPUs to request, or none in the session.
+        (RunOptions(6), JobCapacity(1, 1), ([3, 3],)),
+        (RunOptions(4, gpus_per_task=2), JobCapacity(1, 1), ([2, 2],)),
+        (RunOptions(2, gpus_per_task=1), JobCapacity(1, 0), ([2],)),
+        # All of them in the companion, as asked or because it cannot be otherwise.
+        (RunOptions(4, only_companion=True), JobCapacity(1, 1), ([4],)),
+        (RunOptions(4, backend="mpi"), JobCapacity(1, 1), ([4],)),
+        (RunOptions(4, dry_run=True), JobCapacity(1, 1), ([4],)),
+        (RunOptions(4, nodes=2), JobCapacity(1, 2), ([2, 2],)),
+    ],
+)
+def test_the_first_ranks_stay_in_the_session_where_that_saves_gpus(
+    options: RunOptions, room: JobCapacity, parts: tuple[list[int], ...]
+) -> None:
+    chosen = divide_ranks(options, room, (1, 2, 3, 4))
+    assert chosen is not None
+    found = place_ranks(chosen, room)
+    assert tuple(part.tasks() for part in found.parts) == parts
+    assert found.companion
+    assert found.size == options.ranks
+    assert found.nodes == len(parts[-1])
+    assert [found.node_of(rank) for rank in range(found.size)] == [
+        node for node, tasks in enumerate(tasks for part in parts for tasks in part) for _ in range(tasks)
+    ]
+    # What is kept of the run says the same to its conductor.
+    assert place_ranks(from_json(dataclasses.asdict(chosen)), room) == found
+
+
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.sets(st.integers(1, 4)))
+def test_no_division_requests_more_gpus_than_a_companion_alone(
+    ranks: int, each: int, nodes: int, gpus: int, allowed: set[int]
+) -> None:
+    options, room = RunOptions(ranks, gpus_per_task=each), JobCapacity(nodes, gpus)
+    if not place_ranks(options, room).companion or not allowed:
+        return
+    chosen = divide_ranks(options, room, sorted(allowed))
+    alone = divide_ranks(dataclasses.replace(options, only_companion=True), room, sorted(allowed))
+    if chosen is None:
+        assert alone is None
+        return
+    found = place_ranks(chosen, room)
+    assert found.size == ranks
+    assert found.gpus_per_node in allowed
+    assert found.own is None or (found.own.nodes <= nodes and found.own.gpus_per_node <= gpus)
+    assert alone is None or found.gpus <= place_ranks(alone, room).gpus
 
 
 def test_a_companion_has_what_was_asked_for_each_rank_and_gpu() -> None:
