@@ -218,6 +218,7 @@ def container_of(
             "CARME_SESSION": session,
             "CARME_SESSION_FOLDER": folder,
             "CARME_IMAGE": request.image,
+            "CARME_IMAGE_PATH": image.path,
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
             **{field_variable(name): value for name, value in request.fields.items()},
             **site.environ,

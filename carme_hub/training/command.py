@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import argparse
 import base64
-import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from carme_hub.training.launch import start
 from carme_hub.training.launch.batch_script import NO_REQUEUE, batch_script
-from carme_hub.training.notebook.follow import Follower
-from carme_hub.training.notebook.live import ALL_LINES, POLL_INTERVAL, Tail, Terminal
-from carme_hub.training.run import control, description, keep, results, run_folder
+from carme_hub.training.run import control, keep, results, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_duration, parse_with_program
+from carme_hub.training.run.run_options import (
+    InvalidOptions,
+    RunOptions,
+    parse_with_program,
+)
 from carme_hub.training.session.batch_job import DirectBroker, broker_here
 from carme_hub.training.session.step_broker import NoBroker
 
-from . import distributed
+from . import run_commands
 from .here import OUT_OF_TIME
 from .magic import with_backend
+from .run_commands import follow_run, print_text, say
 
 TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its arguments]
 carme-hub train -n RANKS [options] [--all] -m package.module [its arguments]
@@ -59,6 +59,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if argv[:1] == ["train"]:
             return _train(argv[1:])
+        if argv[:2] == ["runs", "repeat"]:
+            return run_commands.repeat(argv[2:])
         if argv[:1] == ["scaling"]:
             from carme_hub.training.scaling import command
 
@@ -66,10 +68,10 @@ def main(words: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         return int(arguments.do(arguments) or 0)
     except Interrupted as error:
-        _say(str(error))
+        say(str(error))
         return STOPPED
     except RunFailed as error:
-        _say("\n".join(error.lines()))
+        say("\n".join(error.lines()))
         return FAILED
     except (
         CannotRun,
@@ -79,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> int:
         control.NoConductor,
         control.RequestRefused,
     ) as error:
-        _say(f"carme-hub: {error}")
+        say(f"carme-hub: {error}")
         return CANNOT
     except KeyboardInterrupt:
         return STOPPED
@@ -90,21 +92,17 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _train(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        _print(TRAIN)
+        print_text(TRAIN)
         return 0 if words else CANNOT
     options, program, own = parse_with_program(with_backend(words), OWN)
     what = _what(options, own, program)
     if options.dry_run:
-        _print(batch_script(options, program=program))
+        print_text(batch_script(options, program=program))
         return 0
     if options.requeue and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
-    run = start.begin(options, _say, **what)
-    if options.detach:
-        _print(f"{run.id}\n")
-        _say(f"It continues without this terminal: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
-        return 0
-    start.follow(run, Terminal(all_ranks=own.all))
+    run = start.begin(options, say, **what)
+    follow_run(run, options, all_ranks=own.all)
     if options.requeue and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
@@ -114,7 +112,7 @@ def _requeue() -> None:
     """Requeue this Slurm job."""
     broker = broker_here()
     if isinstance(broker, DirectBroker):
-        _say("The run stopped because its time was nearly over. Slurm will run this job again.")
+        say("The run stopped because its time was nearly over. Slurm will run this job again.")
         try:
             broker.requeue()
         except NoBroker as error:
@@ -164,93 +162,6 @@ def _has_module(name: str) -> bool:
         sys.path.pop(0)
 
 
-# -- runs -------------------------------------------------------------------------------------------------------------
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    found = distributed.runs(live=arguments.live).states()
-    if arguments.json:
-        _print("".join(json.dumps(each) + "\n" for each in found))
-    else:
-        _print(description.runs_text(found, time.time()) + "\n")
-
-
-def _log(arguments: argparse.Namespace) -> None:
-    run = run_folder.Run.load(arguments.run)
-    if not arguments.follow:
-        at = 0
-        while (piece := run.read(arguments.rank, at))[0]:
-            _print(piece[0])
-            at = piece[1]
-        return None
-    tail, printed = Tail(str(run.folder / f"rank-{arguments.rank}.log"), *ALL_LINES), 0
-    while True:
-        ended = run.state()["state"] in run_folder.ENDED
-        tail.look(whole=ended)
-        new, printed = tail.total - printed, tail.total
-        _print("".join(f"{line}\n" for line in list(tail)[-new:] if new))
-        if ended:
-            return None
-        time.sleep(POLL_INTERVAL)
-
-
-def _watch(arguments: argparse.Namespace) -> int:
-    state = Follower(run_folder.Run.load(arguments.run), Terminal(all_ranks=arguments.all)).follow()
-    return 0 if state["state"] == "finished" else FAILED
-
-
-def _stop(arguments: argparse.Namespace) -> int:
-    state = run_folder.Run.load(arguments.run).stop()
-    _print(f"{state['id']}: {description.STATE_LABELS[state['state']].lower()}\n")
-    return 0 if state["state"] in run_folder.ENDED else FAILED
-
-
-def _stacks(arguments: argparse.Namespace) -> None:
-    _print(f"{distributed.stacks(run_folder.Run.load(arguments.run))}\n")
-
-
-def _resize(arguments: argparse.Namespace) -> None:
-    answer = distributed.resize(arguments.change, run_folder.Run.load(arguments.run))
-    _print(f"{answer.get('message') or 'Resize requested.'}\n")
-
-
-def _delete(arguments: argparse.Namespace) -> None:
-    runs: list[run_folder.Run] = [run_folder.Run.load(name) for name in arguments.run]
-    if arguments.older_than:
-        before = time.time() - parse_duration(arguments.older_than)
-        for run in distributed.runs():
-            with contextlib.suppress(run_folder.NoRun):  # it was deleted meanwhile
-                state = run.state()
-                ended = float(state.get("ended") or state["began"])
-                runs += [run] if state["state"] in run_folder.ENDED and ended < before else []
-        if not runs:
-            return _print(f"No run ended more than {arguments.older_than} ago.\n")
-    if not runs:
-        raise CannotRun("Which runs? carme-hub runs rm NAME …, or --older-than 30d")
-    for run in dict.fromkeys(runs):
-        [name] = distributed.delete(run)
-        _print(f"{run.id} deleted. Undo within 7 days: carme-hub runs restore {name}\n")
-    return None
-
-
-def _restore(arguments: argparse.Namespace) -> None:
-    _print(f"{distributed.restore(arguments.run).id} restored\n")
-
-
-def _deleted(_: argparse.Namespace) -> None:
-    _print("".join(f"{name}\n" for name in keep.deleted()) or "No deleted run can be restored.\n")
-
-
-def _keep(arguments: argparse.Namespace) -> None:
-    now = keep.limits()
-    if arguments.days is not None or arguments.gib is not None:
-        days = now.days if arguments.days is None else arguments.days
-        now = keep.Limits(days, now.gib if arguments.gib is None else arguments.gib)
-        keep.set_limits(now)
-    days = f"{now.days} days after their end" if now.days else "without a limit of time"
-    _print(f"Runs are kept {days}, {f'at most {now.gib} GiB of them' if now.gib else 'whatever their size'}.\n")
-
-
 def _install(arguments: argparse.Namespace) -> int:
     from carme_hub.training.templates import kernels
 
@@ -258,7 +169,7 @@ def _install(arguments: argparse.Namespace) -> int:
         where = kernels.install(user=arguments.user, prefix=Path(arguments.prefix) if arguments.prefix else None)
     except kernels.KernelError as error:
         raise CannotRun(str(error)) from None
-    _print("".join(f"{path}\n" for path in where))
+    print_text("".join(f"{path}\n" for path in where))
     return 0
 
 
@@ -266,7 +177,7 @@ def _templates(_: argparse.Namespace) -> None:
     from carme_hub.training import templates
 
     try:
-        _print(templates.listed())
+        print_text(templates.listed())
     except templates.TemplateError as error:
         raise CannotRun(str(error)) from None
 
@@ -278,29 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels|templates")
     parts.add_parser("train", help="run a script as many ranks; see `carme-hub train --help`", add_help=False)
     parts.add_parser("scaling", help="measure how a training scales", add_help=False)
-    own = parts.add_parser("runs", help="list runs, read their logs, stop them", allow_abbrev=False)
-    own.add_argument("--live", action="store_true", help="only runs that have not ended")
-    own.add_argument("--json", action="store_true", help="one JSON document per line")
-    own.set_defaults(do=_list)
-    below = own.add_subparsers(metavar="log|watch|stacks|stop|resize|rm|restore|deleted|keep")
-    for name, do, words in (
-        ("log", _log, "print the output of a rank"),
-        ("watch", _watch, "follow a run until it ends; Ctrl-C also stops the run, unless it is detached"),
-        ("stacks", _stacks, "print where each rank is: the stacks of its threads"),
-        ("stop", _stop, "end it"),
-        ("resize", _resize, "add ranks to an elastic run, or remove some"),
-    ):
-        part = below.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.")
-        part.add_argument("run", help="name of the run, as `carme-hub runs` lists it")
-        part.set_defaults(do=do)
-        if name == "log":
-            part.add_argument("--rank", type=int, default=0, help="number of the rank (default: 0)")
-            part.add_argument("--follow", action="store_true", help="continue until the run has ended")
-        if name == "watch":
-            part.add_argument("--all", action="store_true", help="print all ranks, each line with its rank before it")
-        if name == "resize":
-            part.add_argument("change", type=int, help="how many ranks to add or remove, such as +2 or -1")
-    _add_keeping(below)
+    run_commands.add_parser(parts)
     words = "list the templates of distributed trainings, and their scripts"
     parts.add_parser("templates", help=words, description=f"{words[:1].upper()}{words[1:]}.").set_defaults(
         do=_templates
@@ -314,31 +203,6 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument("--prefix", default="", help="below this folder, as PREFIX/share/jupyter/kernels")
     install.set_defaults(do=_install)
     return parser
-
-
-def _add_keeping(below: Any) -> None:
-    """Add the commands that delete runs and keep them."""
-    remove = below.add_parser("rm", help="delete runs that have ended; restore undoes it", description="Delete runs.")
-    remove.add_argument("run", nargs="*", help="names of runs")
-    remove.add_argument("--older-than", default="", metavar="30d", help="all that ended before")
-    remove.set_defaults(do=_delete)
-    restore = below.add_parser("restore", help="undo rm, for 7 days", description="Restore a deleted run.")
-    restore.add_argument("run", help="name of the run, as `carme-hub runs deleted` lists it")
-    restore.set_defaults(do=_restore)
-    below.add_parser("deleted", help="list deleted runs", description="List deleted runs.").set_defaults(do=_deleted)
-    limits = below.add_parser("keep", help="show or set how long runs are kept", description="Limits of old runs.")
-    limits.add_argument("--days", type=int, help="after their end; 0 = no limit")
-    limits.add_argument("--gib", type=int, help="of all together; 0 = no limit")
-    limits.set_defaults(do=_keep)
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -12,17 +12,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from carme_hub.training.launch.start import begin, choose_display, follow
+from carme_hub.training.launch.start import begin, begin_again, choose_display, follow
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
+from carme_hub.training.records import marks
+from carme_hub.training.records.comparison import Comparison
 from carme_hub.training.run import control, description, keep, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
 from carme_hub.training.run.run_folder import NoRun, Run
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_options
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_json, parse_changes, parse_options
 
 __all__ = [
     "CannotRun",
@@ -31,8 +33,11 @@ __all__ = [
     "Run",
     "RunFailed",
     "benchmark",
+    "compare",
     "delete",
     "log",
+    "mark",
+    "repeat",
     "resize",
     "restore",
     "run",
@@ -85,13 +90,17 @@ def start(
     return begin(_run_options(n, {**options, "detach": True}), call=_call(fn, args, kwargs), limit=limit)
 
 
-def runs(*, live: bool = False) -> Table:
+def runs(*, live: bool = False, tag: str = "", starred: bool = False) -> Table:
     """Return all runs, the newest first.
 
     Args:
-        live: only runs that have not ended.
+        live: only runs that have not ended. tag: only those with this tag. starred: only those with a star.
     """
-    return Table([each for each in _runs.all_runs() if not live or _is_live(each)])
+    found = _runs.all_runs()
+    if tag or starred:
+        known = ((each, marks.read_marks(each)) for each in found)
+        found = [each for each, its in known if (not tag or tag in its.tags) and (its.star or not starred)]
+    return Table([each for each in found if not live or _is_live(each)])
 
 
 def watch(run: Run | str = "") -> dict[str, Any]:
@@ -167,6 +176,69 @@ def restore(name: str) -> Run:
         raise CannotRun(str(error)) from None
 
 
+def compare(*runs: Run | str, everything: bool = False) -> Comparison:
+    """Compare runs: what differs in their options, parameters, code, packages and results. Of one run: all of it.
+
+    Args:
+        everything: whether what is the same is shown too.
+
+    Raises:
+        CannotRun: there is none of a name.
+    """
+    try:
+        return Comparison([_find_run(each) for each in runs or ("",)], everything=everything)
+    except (NoRun, OSError) as error:
+        raise CannotRun(f"A run cannot be read: {error}") from None
+
+
+def repeat(
+    run: Run | str = "", *, args: Sequence[str] | None = None, changed_code: bool = False, **options: Any
+) -> Run:
+    """Run the same code, arguments and variables again, wait for the end, and return the new run.
+
+    Args:
+        run: default: the newest, as ``watch``. args: of its script, module or command; None = the same.
+        changed_code: whether a script that has changed since is run as it is now.
+        options: those that change, such as ``n=8``; with ``detach=True`` nothing is waited for.
+
+    Raises:
+        RankFailed, RunFailed: as ``run``. CannotRun: it cannot be repeated; the message says why.
+    """
+    old = _find_run(run)
+    words = _words(options)
+    try:
+        before = from_json(old.request()["given"])
+        changed, _, _ = parse_changes(words, before, {})
+    except (KeyError, OSError):
+        raise CannotRun(f"{old.id} is of an older release, which did not keep what repeats it.") from None
+    except InvalidOptions as error:
+        raise CannotRun(str(error)) from None
+    new = begin_again(old, changed, args=args, changed_code=changed_code)
+    if not changed.detach:
+        follow(new)
+    return new
+
+
+def mark(
+    run: Run | str = "",
+    *,
+    star: bool | None = None,
+    tag: str | Collection[str] = (),
+    untag: str | Collection[str] = (),
+    note: str | None = None,
+) -> marks.Marks:
+    """Give a run a star, tags or a note, or take them away; return all of its marks. Default: the newest run.
+
+    Raises:
+        CannotRun: a tag or the note is not allowed.
+    """
+    add, remove = ((each,) if isinstance(each, str) else each for each in (tag, untag))
+    try:
+        return marks.mark(_find_run(run), star=star, tag=add, untag=remove, note=note)
+    except (marks.BadMark, OSError) as error:
+        raise CannotRun(str(error)) from None
+
+
 def resize(change: int, run: Run | str = "") -> dict[str, Any]:
     """Add ranks to an elastic run, or remove some: ``resize(+2)``, ``resize(-1)``.
 
@@ -201,10 +273,19 @@ def benchmark(*args: Any, **kwargs: Any) -> Any:
 def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
     """Return the options, parsed as those of ``%%distributed``."""
     backend = os.environ.get("CARME_BACKEND", "")
-    words = [*(["--backend", backend] if backend else []), "-n", str(n)]
+    words = [*(["--backend", backend] if backend else []), "-n", str(n), *_words(options)]
+    try:
+        return parse_options(words)
+    except InvalidOptions as error:
+        raise CannotRun(str(error)) from None
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as the words of a line."""
+    words = []
     for name, value in options.items():
-        word = f"--{name.replace('_', '-')}"
-        if name in ("push", "pull", "dry_run", "requeue", "n"):
+        word = "-n" if name == "n" else f"--{name.replace('_', '-')}"
+        if name in ("push", "pull", "dry_run", "requeue"):
             raise CannotRun(f"{name}: {name} is for %%distributed; a function has arguments and a result.")
         if name == "env":
             if isinstance(value, str):
@@ -215,11 +296,8 @@ def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
             words.append(word)
         elif value not in (None, False, "", 0) or (name == "gpus_per_task" and value == 0):
             text = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            words.append(f"{word}={text}")
-    try:
-        return parse_options(words)
-    except InvalidOptions as error:
-        raise CannotRun(str(error)) from None
+            words += [word, text] if word == "-n" else [f"{word}={text}"]
+    return words
 
 
 def _call(fn: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from carme_hub.training.records import record
 from carme_hub.training.run import environment, messages, results
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.output import Output
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks for a file that asks for the end, between two queries of the job's end, and until a run
 #: that is not detached must have a follower.
 FILE_INTERVAL, DEADLINE_INTERVAL, FOLLOW_TIMEOUT = 0.5, 30.0, 20.0
+#: Seconds after which the record of a run is written: its ranks start meanwhile.
+RECORD_DELAY = 2.0
 
 
 class Stopped(Exception):
@@ -85,6 +88,7 @@ class Conductor:
             "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
         self._stacks = 0  # how often stacks were asked for
+        self._recording = threading.Lock()
         self.started = 0.0  # when the ranks started, by the monotonic clock
         self._handles: list[StartedStep] = []
         self._began, self._files_checked, self._followers = time.monotonic(), 0.0, -1
@@ -107,6 +111,7 @@ class Conductor:
                     self.state.update(**end | {"state": "stopping"})
                 finally:
                     self._end_steps()
+                    self._record()
                     self.state.refresh_ranks(self.rendezvous)
                     self.record_ends(end)
                     end["message"] = " ".join(filter(None, [end["message"], *results.problems(self.run.folder)][:4]))
@@ -259,6 +264,8 @@ class Conductor:
         from carme_hub.training.session.activity import Activity
 
         activity = Activity()
+        self.stopping.wait(RECORD_DELAY)
+        self._record()
         while not self.stopping.wait(DEADLINE_INTERVAL):
             activity.say()
             try:
@@ -269,6 +276,15 @@ class Conductor:
                 traceback.print_exc()
                 continue
             self.publish_deadline(ends)
+
+    def _record(self) -> None:
+        """Write the record of the run, once; what fails costs no run."""
+        with self._recording:
+            if not (self.run.folder / record.RECORD).exists():
+                try:
+                    record.write_record(self.run)
+                except Exception:  # noqa: BLE001  a full disk, a repository that is broken
+                    traceback.print_exc()
 
     def publish_deadline(self, at: float) -> None:
         """Publish to the ranks when they must have ended; 0 = unknown."""

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from carme_hub.training.records import record, source
 from carme_hub.training.run import environment, results
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.run.run_folder import START_TIMEOUT, NoRun, Run, State, has_virtual_gpus, root
@@ -33,6 +34,8 @@ def create(
     push: Mapping[str, Any] | None = None,
     limit: int = results.LIMIT,
     start_limit: float = 120.0,
+    given: RunOptions | None = None,
+    price: str = "",
 ) -> Run:
     """Create the folder of a run, which ``launch`` starts. It runs exactly one of what can be given.
 
@@ -43,30 +46,23 @@ def create(
         push: variables that each rank gets before its code runs; for ``cell`` only.
         limit: the most bytes of what is pushed, and of a rank's result.
         start_limit: seconds within which every rank must start.
+        given: the options as the user has written them, where ``options`` has more. price: what was said of it.
 
     Raises:
         results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing, or the code is no
             Python. InvalidOptions: a variable of ``--env`` is not set.
     """
     check_code(cell, script)
-    try:
-        forwarded = environment.collect(options.env, only_named=options.no_env, before=environment.session_environ())
-    except ValueError as error:
-        raise InvalidOptions(f"--env: {error}") from None
-    asked = asdict(options) | {"env": [word.partition("=")[0] for word in options.env]}  # values may be secrets
+    forwarded = _forwarded(options)
     kinds = {"cell": cell, "script": script, "module": module, "command": command}
     request: State = {
-        "asked": asked,
-        "environ": forwarded.names(),
+        **_request(options, given or options, forwarded, price),
         "kind": next((kind for kind, code in kinds.items() if code is not None), "call"),
         "args": list(args),
         "cwd": _cwd(),
         "path": [each for each in sys.path if each],
         "limit": limit,
         "start_limit": start_limit,
-        "session": os.environ.get("CARME_SESSION", ""),
-        "virtual": has_virtual_gpus(),
-        "key": uuid.uuid4().hex,  # the idempotency key of requests to the hub: names may be used again
     }
     if script is not None:
         request["script"] = str(Path(script).expanduser().resolve())
@@ -79,9 +75,79 @@ def create(
     run = Run(_make_folder(options.name))
     if cell is not None:
         write(run.folder / "cell.py", cell.encode())
+    if script is not None:
+        request["script_digest"] = record.keep_script(Path(request["script"]), run.folder)
     for name, text in (("push.pkl", pushed), ("call.pkl", called)):
         if text is not None:
             write(run.folder / name, text)
+    return _complete(run, request, forwarded)
+
+
+def create_again(
+    old: Run,
+    options: RunOptions,
+    *,
+    given: RunOptions,
+    args: Sequence[str] | None = None,
+    changed_code: bool = False,
+    price: str = "",
+) -> Run:
+    """Create the folder of a run that repeats another one: the same code, arguments, variables and working folder.
+
+    Args:
+        given, price: as for ``create``. args: None = those of the old run.
+        changed_code: whether a script that has changed since is run as it is now.
+
+    Raises:
+        NoRun: the old run's folder was deleted, or its script is gone or has changed. InvalidOptions: a variable of
+            ``--env`` is not set.
+    """
+    try:
+        before = old.request()
+    except FileNotFoundError:
+        raise NoRun(f"The folder of the run {old.id} has been deleted.") from None
+    forwarded = _forwarded(options)
+    if args and before["kind"] in ("cell", "call"):
+        raise NoRun(f"{old.id} is a cell or a function of a notebook, which has no arguments.")
+    request = before | _request(options, given, forwarded, price) | {"repeats": old.id}
+    if args is not None:
+        request["args"] = list(args)
+    script = Path(before["script"]) if before["kind"] == "script" else None
+    if script is not None:
+        check_code(None, str(script))
+        if not changed_code and source.digest(script.read_bytes()) != before.get("script_digest"):
+            kept = f" What ran then is {old.folder / record.SCRIPT}." if (old.folder / record.SCRIPT).is_file() else ""
+            raise NoRun(f"{script} has changed since {old.id}. Run it as it is now with --changed-code.{kept}")
+    run = Run(_make_folder(options.name))
+    record.copy_code(old, run.folder)
+    if script is not None:
+        request["script_digest"] = record.keep_script(script, run.folder)
+    return _complete(run, request, forwarded)
+
+
+def _forwarded(options: RunOptions) -> environment.Forwarded:
+    try:
+        return environment.collect(options.env, only_named=options.no_env, before=environment.session_environ())
+    except ValueError as error:
+        raise InvalidOptions(f"--env: {error}") from None
+
+
+def _request(options: RunOptions, given: RunOptions, forwarded: environment.Forwarded, price: str) -> State:
+    """Return the parts of a request that are of this run alone, also where it repeats another one."""
+    names = {"env": [word.partition("=")[0] for word in options.env]}  # values may be secrets
+    return {
+        "asked": asdict(options) | names,
+        "given": asdict(given) | names,
+        "environ": forwarded.names(),
+        "price": price,
+        "session": os.environ.get("CARME_SESSION", ""),
+        "virtual": has_virtual_gpus(),
+        "key": uuid.uuid4().hex,  # the idempotency key of requests to the hub: names may be used again
+    }
+
+
+def _complete(run: Run, request: State, forwarded: environment.Forwarded) -> Run:
+    """Write the files that every run has."""
     run.logdir.mkdir(mode=0o700)
     write_json(run.folder / environment.FILE, dict(forwarded.values))
     write_json(run.folder / "asked.json", request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from carme_hub.training.notebook.follow import Follower
@@ -35,6 +35,33 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
     Raises:
         CannotRun: with what to do.
     """
+
+    def create(chosen: RunOptions, price: str) -> Run:
+        return new_run.create(chosen, given=options, price=price, **code)
+
+    return _begin(options, create, say, code)
+
+
+def begin_again(old: Run, options: RunOptions, say: Callable[[str], None] = print_line, **changes: Any) -> Run:
+    """Start a run that repeats another one; ``changes`` as ``new_run.create_again`` takes them. Errors as ``begin``."""
+
+    def create(chosen: RunOptions, price: str) -> Run:
+        return new_run.create_again(old, chosen, given=options, price=price, **changes)
+
+    return _begin(options, create, say, {})
+
+
+def _begin(
+    options: RunOptions,
+    create: Callable[[RunOptions, str], Run],
+    say: Callable[[str], None],
+    code: Mapping[str, Any],
+) -> Run:
+    """Start a run.
+
+    Args:
+        create: creates it, of the options with its nodes, and what was said of its price. code: to be checked before.
+    """
     if options.backend != "torchrun" and (missing := kernels.missing_for(options.backend)):
         raise CannotRun(missing)  # cells for torchrun may not need torch
     if options.pull:
@@ -49,7 +76,7 @@ def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: 
                     _confirm_wait(wait_of(options, asked))
         for name in keep.apply():
             say(f"{name} is beyond your limits and was deleted. Undo: carme-hub runs restore {name}")
-        run = new_run.create(options, **code)
+        run = create(options, price)
         with _cancel_on_interrupt(run):
             new_run.launch(run)
     except (NoRun, InvalidOptions, results.Rejected) as error:

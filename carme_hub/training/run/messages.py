@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 #: all ranks.
 HELLO, BEAT, END, MPI, BROADCAST = "carme", "carme-beat", "carme-end", "carme-mpi", "carme-told"
 
-#: File of the run's folder with what rank 0 displays beside text (rank/output/rich_output.py).
-DISPLAYED = "display.jsonl"
+#: Files of the run's folder that rank 0 writes: what it displays beside text (rank/output/rich_output.py), and what its
+#: code says of itself (``here.log_params``).
+DISPLAYED, PARAMS = "display.jsonl", "params.json"
 
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20

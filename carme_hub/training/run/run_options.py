@@ -165,7 +165,12 @@ def parse_with_program(
     Args:
         own: further options, as ``add_argument`` takes them; the third item of the result has their values.
     """
-    parser = _parser("carme-hub train")
+    return _parse_until_program(_parser("carme-hub train"), words, own)
+
+
+def _parse_until_program(
+    parser: argparse.ArgumentParser, words: Sequence[str], own: Mapping[str, Mapping[str, Any]]
+) -> tuple[RunOptions, list[str], argparse.Namespace]:
     for name, how in own.items():
         parser.add_argument(name, **how)
     flags = {*_FLAGS, *(name for name, how in own.items() if how.get("action") == "store_true")}
@@ -176,6 +181,23 @@ def parse_with_program(
     arguments = parser.parse_args(words[:border])
     program = list(words[border:])
     return _from_arguments(arguments), program[1:] if program[:1] == ["--"] else program, arguments
+
+
+def parse_changes(
+    words: Sequence[str], before: RunOptions, own: Mapping[str, Mapping[str, Any]]
+) -> tuple[RunOptions, list[str], argparse.Namespace]:
+    """Parse the options by which a run that is repeated differs; as ``parse_with_program``, with the new arguments.
+
+    Args:
+        before: of the run. A variable of ``--env`` has to be set again, since its value was not kept.
+
+    Raises:
+        InvalidOptions: they are invalid, or cannot be changed.
+    """
+    if any(word.partition("=")[0] in ("--push", "--pull") for word in words):
+        raise InvalidOptions("--push and --pull cannot be changed: the variables are those of the notebook of then.")
+    parser = _parser("carme-hub runs repeat", before)
+    return _parse_until_program(parser, words, own)
 
 
 def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
@@ -261,9 +283,10 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidOptions(f"{message[:1].upper()}{message[1:]}. {self.format_usage().strip()}")
 
 
-def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
+def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> argparse.ArgumentParser:
+    """Return the parser; with the options of a run as defaults, where it repeats one."""
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
-    parser.add_argument("-n", type=int, required=True, metavar="RANKS")
+    parser.add_argument("-n", type=int, required=before is None, metavar="RANKS")
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--gpus-per-task", type=int, metavar="GPUS")
     parser.add_argument("--gpus-per-node", type=int, default=0, metavar="GPUS")
@@ -283,4 +306,19 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")
+    if before is not None:
+        parser.set_defaults(
+            n=before.ranks,
+            elastic=":".join(map(str, before.elastic)) if before.elastic else "",
+            time=f"{before.seconds}s" if before.seconds else "",
+            mem_per_gpu=f"{before.mem_per_gpu}M" if before.mem_per_gpu else "",
+            push=",".join(before.push),
+            pull=",".join(before.pull),
+            env=list(before.env),
+            **{
+                name: getattr(before, name)
+                for name in ("nodes", "gpus_per_task", "gpus_per_node", "cpus_per_task", "backend", "name")
+            },
+            **{name: getattr(before, name) for name in ("no_env", "max_restarts", "only_companion", "detach")},
+        )
     return parser

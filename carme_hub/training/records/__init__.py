@@ -1,0 +1,1 @@
+"""What is kept of a run so that it can be found, compared and repeated."""

@@ -1,0 +1,133 @@
+"""The record of a run: what is needed to repeat it, in ``record.json`` of its folder.
+
+What the run is (its options, its code, its working folder) is in ``asked.json`` and beside it already, and how it went
+in ``state.json``. The record adds the state of the code's Git repository, with the diff in ``code.diff``, the packages
+of its Python, and the image. The conductor writes it while the ranks run: a start should not wait for it.
+
+``params.json`` has what the code says of itself by ``here.log_params``, such as seeds and versions of its data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+from carme_hub.training.run.messages import PARAMS
+from carme_hub.training.run.private_files import write, write_json
+from carme_hub.training.run.run_folder import Run, State
+
+from . import source
+
+RECORD, DIFF = "record.json", "code.diff"
+#: The copy of a script in the run's folder.
+SCRIPT = "script.py"
+#: The most bytes that are read of a run's scalars, from the end of the file.
+TAIL_BYTES = 1 << 16
+
+
+def keep_script(script: Path, folder: Path) -> str:
+    """Copy a script into a run's folder, where it is not very large, and return its SHA-256; "" = it cannot be read."""
+    try:
+        if script.stat().st_size > source.MAX_SCRIPT_BYTES:
+            return ""
+        text = script.read_bytes()
+    except OSError:
+        return ""
+    write(folder / SCRIPT, text)
+    return source.digest(text)
+
+
+def write_record(run: Run) -> None:
+    """Write the record of a run whose request exists."""
+    request = run.request()
+    beside = Path(request["script"]).parent if request.get("script") else Path(request["cwd"])
+    state, diff = source.git_state(beside)
+    if diff:
+        write(run.folder / DIFF, diff)
+    versions = source.packages()
+    record: State = {
+        "git": state,
+        "python": platform.python_version(),
+        "packages": versions,
+        "packages_digest": source.digest("\n".join(f"{name}=={each}" for name, each in versions.items()).encode()),
+        "image": {"name": os.environ.get("CARME_IMAGE", ""), "path": os.environ.get("CARME_IMAGE_PATH", "")},
+    }
+    write_json(run.folder / RECORD, record)
+
+
+def read_record(run: Run) -> State:
+    """Return the record of a run; {} where it has none."""
+    return _read(run.folder / RECORD)
+
+
+def read_params(run: Run) -> State:
+    """Return what the code of a run has said of itself."""
+    return _read(run.folder / PARAMS)
+
+
+def _read(path: Path) -> State:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def code_of(run: Run) -> str:
+    """Return the code of a run as text: its cell, or the copy of its script; "" where it has none."""
+    for name in ("cell.py", SCRIPT):
+        try:
+            return (run.folder / name).read_text(errors="replace")
+        except OSError:
+            continue
+    return ""
+
+
+def code_digest(run: Run) -> str:
+    """Return the SHA-256 of what a run executes; "" where that is a module or a command."""
+    for name in ("cell.py", "call.pkl"):
+        try:
+            return source.digest((run.folder / name).read_bytes())
+        except OSError:
+            continue
+    return str(run.request().get("script_digest") or "")
+
+
+def last_scalars(run: Run) -> dict[str, float]:
+    """Return the last value of each scalar of rank 0, by name, from the end of its file."""
+    try:
+        with (run.folder / "scalars.jsonl").open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return {}
+    found: dict[str, float] = {}
+    for line in lines[1 if size > TAIL_BYTES else 0 :]:
+        try:
+            values = json.loads(line)
+            found |= {name: float(value) for name, value in values.items() if name not in ("step", "at")}
+        except (ValueError, TypeError, AttributeError):  # the last line may be half
+            continue
+    return found
+
+
+def copy_code(old: Run, new: Path) -> None:
+    """Copy the code and the variables of a run into the folder of another one."""
+    for name in ("cell.py", "push.pkl", "call.pkl", SCRIPT):
+        if (old.folder / name).is_file():
+            shutil.copyfile(old.folder / name, new / name)
+            (new / name).chmod(0o600)
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a record or of a request for people."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(text_of, value))
+    return "" if value is None else str(value)
