@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import tempfile
@@ -25,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from carme_hub.training.rank import devices as _devices
 from carme_hub.training.rank import thread_exit
 from carme_hub.training.rank.deadline import DEADLINE
+from carme_hub.training.rank.output.parameters import log_params as log_params
 from carme_hub.training.rank.progress import PROGRESS
-from carme_hub.training.run import private_files
-from carme_hub.training.run.messages import PARAMS
 
 if TYPE_CHECKING:
     #: The number of this rank, and the number of ranks; both change while an elastic run goes on.
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     run: str
     logdir: str
 
-#: The most bytes of what ``log_params`` records.
-MAX_PARAMS = 1 << 16
 #: File in a run's folder: the code was told that its time is nearly over.
 OUT_OF_TIME = "out-of-time"
 _NUMBERS = {"rank": ("CARME_RANK", 0), "size": ("CARME_SIZE", 1), "local_rank": ("CARME_LOCAL_RANK", 0)}
@@ -82,30 +78,6 @@ def step(step: int, total: int | None = None, samples: int = 0, **scalars: Any) 
         samples: of this step in this rank. scalars: measured numbers, such as ``loss=0.3``.
     """
     PROGRESS.step(step, total, samples, scalars)
-
-
-def log_params(**values: Any) -> None:
-    """Record what describes this run, to find and compare it by: seeds, versions of data, hyperparameters.
-
-    Each call adds to the earlier ones; a name that comes again has its new value. Only rank 0 writes.
-
-    Args:
-        values: numbers, texts, and lists of them; anything else is kept as its ``str``.
-
-    Raises:
-        ValueError: they are more than 64 KiB in all.
-    """
-    folder = os.environ.get("CARME_RUN_FOLDER", "")
-    if not folder or __getattr__("rank") != 0:
-        return
-    path = Path(folder) / PARAMS
-    with contextlib.suppress(OSError, ValueError):  # none yet
-        values = json.loads(path.read_text()) | values
-    text = json.dumps(values, default=str)
-    if len(text) > MAX_PARAMS:
-        raise ValueError(f"The parameters of a run are at most {MAX_PARAMS} bytes. Keep larger ones in a file.")
-    with contextlib.suppress(OSError):  # a full disk costs the record and not the training
-        private_files.write(path, text.encode())
 
 
 def scratch() -> Path:

@@ -6,6 +6,7 @@ Those in ``scripts`` have the shape of their library's tutorial; accelerate's co
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ ROWS = [
     ("Lightning", "lightning_ddp.py", "{nodes} {each} foreign/lightning", "world {ranks} TorchElasticEnvironment"),
     ("transformers", "transformers_trainer.py", "foreign/trainer", "world {ranks} parallel"),
 ]
+#: The last step and the number of steps that one rank reports by its library's callback, and the name of a scalar.
+REPORTS = {"lightning_ddp.py": (64, 64, "Result: loss")}
 #: Those of every `make test`; the others take minutes.
 USUAL = [("Lightning", 2, 1), ("Lightning", 4, 2), ("PyTorch FSDP2", 4, 2)]
 
@@ -67,6 +70,11 @@ def test_a_script_of_its_librarys_tutorial_runs_as_it_is(
     facts = {"ranks": ranks, "nodes": nodes, "each": ranks // nodes}
     out = train(lab, ranks, nodes, f"foreign/{script}", *arguments.format(**facts).split())
     assert says.format(**facts) in out, out
+    if script in REPORTS:  # by its library, since it knows nothing of here.step
+        step, total, scalar = REPORTS[script]
+        state = json.loads(lab.command("carme-hub", "runs", "--json")[1].splitlines()[0])
+        assert {(each["step"], each["total"]) for each in state["ranks"]} == {(step // ranks, total // ranks)}
+        assert scalar in lab.command("carme-hub", "runs", "show", state["id"])[1]
 
 
 @pytest.mark.nightly

@@ -26,6 +26,7 @@ from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
 from . import devices, garbage, horovod, jax, mpi, network, thread_exit, torch_store
+from .callbacks import lightning, transformers
 from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
 from .numbering import Rank, rank_from_environ, remove_slurm
@@ -206,6 +207,8 @@ def run_code(config: RankConfig, number: int) -> None:
     # The code's own folder comes first in its sys.path; this package was imported without it (python -P).
     beside = str(Path(config.script).parent) if config.kind == "script" else config.cwd
     sys.path[:0] = [beside, *(each for each in config.path if each not in sys.path)]
+    lightning.install()
+    transformers.install()
     if config.kind in ("call", "cell"):
         rich_output.install()
     if config.kind == "call":

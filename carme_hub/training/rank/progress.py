@@ -30,16 +30,29 @@ class Progress:
         self._recent: deque[tuple[float, int, int]] = deque()  # time, step, samples
         self._waiting: list[dict[str, Any]] = []
         self._events: Any = None
+        self._by_code = False
         self._has_scalars = False  # whether the code has reported any
         self._rate_at, self._rate_step = 0.0, -1  # when and at which step the rate was written
 
-    def step(self, step: int, total: int | None, samples: int, scalars: dict[str, Any]) -> None:
-        """Record a finished step; see ``here.step``."""
+    def step(
+        self, step: int, total: int | None, samples: int, scalars: dict[str, Any], *, by_code: bool = True
+    ) -> None:
+        """Record a finished step; see ``here.step``.
+
+        Args:
+            by_code: whether the code itself reports it; then the reports of libraries are left out from now on.
+        """
         now = time.monotonic()
         # A tensor with one element counts as a number; torch warns about one that still has its gradient.
         plain = {name: value.detach() if hasattr(value, "detach") else value for name, value in scalars.items()}
         numbers = {name: float(value) for name, value in plain.items()}
         with self._lock:
+            if self._by_code and not by_code:
+                return
+            if by_code and not self._by_code and self._step is not None:  # the steps of a library count differently
+                self._samples = 0
+                self._recent.clear()
+            self._by_code = by_code
             if self._step is None:
                 self._rate_at = now
             self._step, self._total = int(step), None if total is None else int(total)
