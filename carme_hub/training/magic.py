@@ -35,6 +35,7 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session and, whe
                           set since the session began goes along by itself
     --no-env              only what --env names goes along
     --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
+    --profile FIRST:LAST  look at these steps of each rank with torch's profiler, and say what takes the time
     --only-companion      where nodes are requested, all ranks go to them, and none stays in this session
     --wait                wait without a question for GPUs that are not free
     --detach              end the cell at once; the run continues, also when this kernel ends

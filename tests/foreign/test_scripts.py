@@ -94,6 +94,21 @@ def test_jax_finds_its_processes_once_pip_has_installed_it(lab: Lab) -> None:
     assert "world 4 devices 4" in train(lab, 4, 2, "foreign/jax_sum.py")
 
 
+@pytest.mark.nightly
+def test_steps_of_a_library_are_profiled(lab: Lab) -> None:
+    """Steps of Lightning's own loop on two ranks, with real gloo; the first four lines are in rank 0's log."""
+    words = ("--profile", "5:9", "foreign/lightning_ddp.py", "1", "2", "foreign/lightning")
+    out = train(lab, 2, 1, *words)
+    for text in ("[0] [carme] 5 steps of ", "[0] [carme] Data loading: ", "[0] [carme] Communication: "):
+        assert text in out, out
+    run = json.loads(lab.command("carme-hub", "runs", "--json")[1].splitlines()[0])["id"]
+    shown = lab.command("carme-hub", "runs", "show", run)[1]
+    assert "Profile: communication" in shown
+    trace = f"~/.carme/runs/{run}/profile/rank-1.json.gz"
+    lab.check(f"import gzip, json, os; trace = json.load(gzip.open(os.path.expanduser({trace!r})))")
+    assert int(lab.check("print(len(trace['traceEvents']))")) > 100
+
+
 RICH = """%%distributed -n 2 --nodes 1 --gpus-per-task 0
 import matplotlib.pyplot as plt
 import pandas

@@ -213,6 +213,7 @@ class Conductor:
             "backend": self.options.backend,
             "gpus_per_task": self.options.gpus_per_task or 0,
             "pull": list(self.options.pull),
+            "profile": self.options.profile,
             "logdir": str(self.run.logdir),
             "address": self.rendezvous.address,
             "port": self.rendezvous.port,

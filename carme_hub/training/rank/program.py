@@ -31,6 +31,7 @@ from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
 from .numbering import Rank, rank_from_environ, remove_slurm
 from .output import execute, rich_output
+from .profile.profiler import Profiler
 
 #: Seconds for a rank's last report: of one that succeeded, whose last steps and scalars are to be kept, and of one that
 #: failed, which has reported its error already.
@@ -63,6 +64,7 @@ class RankConfig:
         address, port: of the rendezvous, with its secret. limit: the most bytes of a result.
         start_limit: seconds for all ranks to start. restarts: how often they were started again, of at most
             ``max_restarts``. parts: the ranks on each node of each step, where there is more than one step.
+            profile: first and last step to profile.
     """
 
     folder: Path
@@ -86,6 +88,7 @@ class RankConfig:
     restarts: int = 0
     max_restarts: int = 0
     parts: tuple[tuple[int, ...], ...] = ()
+    profile: tuple[int, int] | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RankConfig:
@@ -209,6 +212,17 @@ def run_code(config: RankConfig, number: int) -> None:
     sys.path[:0] = [beside, *(each for each in config.path if each not in sys.path)]
     lightning.install()
     transformers.install()
+    profiler = Profiler(config.folder, number, *config.profile) if config.profile else None
+    if profiler is not None:
+        profiler.install()
+    try:
+        _run_code(config, number)
+    finally:
+        if profiler is not None:
+            profiler.finish()
+
+
+def _run_code(config: RankConfig, number: int) -> None:
     if config.kind in ("call", "cell"):
         rich_output.install()
     if config.kind == "call":

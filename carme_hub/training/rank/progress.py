@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Progress:
         self._waiting: list[dict[str, Any]] = []
         self._events: Any = None
         self._by_code = False
+        self._listeners: list[Callable[[int], None]] = []
         self._has_scalars = False  # whether the code has reported any
         self._rate_at, self._rate_step = 0.0, -1  # when and at which step the rate was written
 
@@ -63,6 +65,13 @@ class Progress:
             if numbers:
                 self._has_scalars = True
                 self._waiting.append({"step": self._step, "at": time.time(), **numbers})
+
+        for listener in self._listeners:
+            listener(int(step))
+
+    def listen(self, listener: Callable[[int], None]) -> None:
+        """Have a function called after each reported step, with its number, by the thread that reports it."""
+        self._listeners.append(listener)
 
     def snapshot(self) -> dict[str, Any]:
         """Return step, total, samples so far, and the rate: samples per second, or steps without reported samples."""

@@ -20,6 +20,17 @@ from .marks import read_marks
 MAX_LINES = 400
 #: Options that are no property of a run, or are shown in another way.
 _NO_OPTIONS = ("detach", "dry_run", "wait", "name", "own")
+#: Fields of a profile, their names, and how they are formatted.
+_PROFILE = (
+    ("step_ms", "step, ms", ".1f"),
+    ("loading", "data loading", ".0%"),
+    ("communication", "communication", ".0%"),
+    ("kernels", "kernels in a step", ".0f"),
+    ("small", "small kernels", ".0%"),
+    ("busy", "GPU busy", ".0%"),
+    ("gpu_gib", "GPU memory, GiB", ".2f"),
+    ("host_gib", "host memory, GiB", ".2f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +38,7 @@ class Row:
     """One property of several runs.
 
     Attributes:
-        group: "Result", "Options", "Parameters", "Code" or "Packages". values: as text, one for each run.
+        group: "Result", "Profile", "Options", "Parameters", "Code" or "Packages". values: as text, one for each run.
     """
 
     group: str
@@ -64,6 +75,12 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     found[("Options", "arguments")] = text(request.get("args"))
     found[("Options", "variables")] = text(request.get("environ", {}).get("forwarded"))
     found |= {("Parameters", name): text(value) for name, value in record.read_params(run).items()}
+    profile = record.read_profile(run)
+    found |= {
+        ("Profile", name): f"{profile[key]:{how}}"
+        for key, name, how in _PROFILE
+        if isinstance(profile.get(key), (int, float))
+    }
     git, image = kept.get("git") or {}, kept.get("image") or {}
     found |= {
         ("Code", request["kind"]): str(request.get("script") or request.get("module") or request.get("command") or ""),
@@ -81,7 +98,7 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
 def compare(runs: Sequence[Run]) -> list[Row]:
     """Return all properties that any of the runs has."""
     each = [properties(run) for run in runs]
-    order = ("Result", "Options", "Parameters", "Code", "Packages")
+    order = ("Result", "Profile", "Options", "Parameters", "Code", "Packages")
     keys = sorted(dict.fromkeys(key for found in each for key in found), key=lambda key: order.index(key[0]))
     return [Row(*key, tuple(found.get(key, "") for found in each)) for key in keys]
 

@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from carme_hub.training.run.messages import PARAMS
+from carme_hub.training.run.messages import PARAMS, PROFILES
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.run.run_folder import Run, State
 
@@ -67,6 +67,11 @@ def read_record(run: Run) -> State:
 def read_params(run: Run) -> State:
     """Return what the code of a run has said of itself."""
     return _read(run.folder / PARAMS)
+
+
+def read_profile(run: Run) -> State:
+    """Return what the profile of rank 0 says; {} where the run has none."""
+    return _read(run.folder / PROFILES / "rank-0.json")
 
 
 def _read(path: Path) -> State:

@@ -20,6 +20,8 @@ HELLO, BEAT, END, MPI, BROADCAST = "carme", "carme-beat", "carme-end", "carme-mp
 #: Files of the run's folder that rank 0 writes: what it displays beside text (rank/output/rich_output.py), and what its
 #: code says of itself (``here.log_params``).
 DISPLAYED, PARAMS = "display.jsonl", "params.json"
+#: Folder with the profile of each rank (``--profile``, rank/profile/profiler.py).
+PROFILES = "profile"
 
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20

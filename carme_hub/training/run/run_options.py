@@ -25,10 +25,12 @@ _DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 #: The most restarts of a run: more is a typing error, or a run that never works.
 MAX_RESTARTS = 100
+#: The most steps of a profile: each may have 100,000 events.
+MAX_PROFILED = 50
 #: Options without a value.
 _FLAGS = ("--only-companion", "--wait", "--detach", "--dry-run", "--requeue", "--no-env")
 _MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
-_ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
+_RANGE = re.compile(r"(\d{1,7}):(\d{1,7})")
 
 
 class InvalidOptions(ValueError):
@@ -53,6 +55,7 @@ class RunOptions:
         no_env: whether no others go along.
         wait: whether it waits for GPUs that are not free without a question.
         only_companion: whether all ranks are in the companion, where one is needed.
+        profile: first and last step that torch's profiler looks at, None = none.
         own: ranks that stay in the session's own job beside a companion, and their nodes; ``divide_ranks`` sets it.
         max_restarts: how often the ranks are started again after a failure, to continue from their checkpoint.
     """
@@ -77,6 +80,7 @@ class RunOptions:
     mem_per_gpu: int = 0
     wait: bool = False
     only_companion: bool = False
+    profile: tuple[int, int] | None = None
     own: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
@@ -102,6 +106,13 @@ class RunOptions:
             raise InvalidOptions(
                 "--max-restarts: an elastic run starts lost ranks again by itself. Leave one of them out."
             )
+        if self.profile is not None and not 2 <= self.profile[0] <= self.profile[1] < self.profile[0] + MAX_PROFILED:
+            raise InvalidOptions(
+                f"--profile {self.profile[0]}:{self.profile[1]}: write the first and the last step, as in 10:14; the "
+                f"first is 2 or later, and at most {MAX_PROFILED} are profiled."
+            )
+        if self.profile and self.elastic:
+            raise InvalidOptions("--profile: the ranks of an elastic run change. Profile a run with a fixed number.")
         for word in self.env:
             try:
                 split_assignment(word)
@@ -131,7 +142,7 @@ def from_json(arguments: Mapping[str, Any]) -> RunOptions:
     """Return the options from their JSON document (``dataclasses.asdict``)."""
     lists = {
         name: tuple(arguments[name])
-        for name in ("push", "pull", "elastic", "env", "own")
+        for name in ("push", "pull", "elastic", "env", "own", "profile")
         if arguments.get(name) is not None
     }
     return RunOptions(**{**arguments, **lists})
@@ -209,7 +220,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         cpus_per_task=arguments.cpus_per_task,
         mem_per_gpu=parse_memory(arguments.mem_per_gpu) if arguments.mem_per_gpu else 0,
         backend=arguments.backend,
-        elastic=_parse_elastic(arguments.elastic) if arguments.elastic else None,
+        elastic=_parse_range(arguments.elastic, "--elastic", "2:8") if arguments.elastic else None,
         seconds=parse_duration(arguments.time) if arguments.time else 0,
         name=arguments.name,
         detach=arguments.detach,
@@ -222,6 +233,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         max_restarts=arguments.max_restarts,
         wait=arguments.wait,
         only_companion=arguments.only_companion,
+        profile=_parse_range(arguments.profile, "--profile", "10:14") if arguments.profile else None,
     )
 
 
@@ -268,10 +280,10 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
     return found
 
 
-def _parse_elastic(text: str) -> tuple[int, int]:
-    match = _ELASTIC.fullmatch(text)
+def _parse_range(text: str, option: str, example: str) -> tuple[int, int]:
+    match = _RANGE.fullmatch(text)
     if match is None:
-        raise InvalidOptions(f"--elastic {text[:40]}: write the fewest and the most ranks, as in 2:8.")
+        raise InvalidOptions(f"{option} {text[:40]}: write two numbers, as in {example}.")
     return int(match[1]), int(match[2])
 
 
@@ -301,6 +313,7 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]")
     parser.add_argument("--no-env", action="store_true")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
+    parser.add_argument("--profile", default="", metavar="FIRST:LAST")
     parser.add_argument("--only-companion", action="store_true")
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--detach", action="store_true")
@@ -310,6 +323,7 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
         parser.set_defaults(
             n=before.ranks,
             elastic=":".join(map(str, before.elastic)) if before.elastic else "",
+            profile=":".join(map(str, before.profile)) if before.profile else "",
             time=f"{before.seconds}s" if before.seconds else "",
             mem_per_gpu=f"{before.mem_per_gpu}M" if before.mem_per_gpu else "",
             push=",".join(before.push),

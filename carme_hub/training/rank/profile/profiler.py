@@ -1,0 +1,106 @@
+"""Profiles the steps from FIRST to LAST of a rank (``--profile FIRST:LAST``), as the code or a library reports them.
+
+The events are in ``profile/rank-<n>.json.gz`` of the run's folder, in the format that Perfetto and Chrome read, and
+what they say in ``profile/rank-<n>.json``. The profiler slows the steps that it looks at, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from carme_hub.training.rank.progress import PROGRESS
+from carme_hub.training.run.messages import PROFILES
+from carme_hub.training.run.private_files import write
+
+from .analysis import Event, analyse, sentences
+
+
+class Profiler:
+    """Follows the steps of this process.
+
+    Args:
+        folder: of the run. number: of the rank. first, last: steps, counted from 1.
+    """
+
+    def __init__(self, folder: Path, number: int, first: int, last: int) -> None:
+        self._folder, self._number, self._first, self._last = folder / PROFILES, number, first, last
+        self._step: int | None = None
+        self._count, self._began_at = 0, 0
+        self._profile: Any = None
+        self._done = False
+
+    def install(self) -> None:
+        """Have the steps of this process counted."""
+        PROGRESS.listen(self._after_step)
+
+    def _after_step(self, step: int) -> None:
+        if self._done or step == self._step:  # a library reports the same step again with its epoch
+            return
+        self._step, self._count = step, self._count + 1
+        if self._profile is None and self._count >= self._first - 1:
+            self._begin()
+        elif self._profile is not None and self._count >= self._last:
+            self.finish()
+
+    def _begin(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            self._done = True
+            print("[carme] --profile needs torch, which this code has not imported.", flush=True)  # noqa: T201
+            return
+        try:
+            import torch.profiler as profiler
+
+            kinds = [profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                kinds.append(profiler.ProfilerActivity.CUDA)
+                torch.cuda.reset_peak_memory_stats()
+            self._profile, self._began_at = profiler.profile(activities=kinds, acc_events=True), self._count
+            self._profile.start()
+        except Exception:  # noqa: BLE001  a profile is no reason to end a training
+            self._give_up()
+
+    def finish(self) -> None:
+        """Write what was profiled; where the code has ended early, of fewer steps."""
+        profile, self._profile = self._profile, None
+        if self._done or profile is None:
+            return
+        self._done = True
+        try:
+            self._write(profile, max(1, self._count - self._began_at))
+        except Exception:  # noqa: BLE001  the same
+            self._give_up()
+
+    def _write(self, profile: Any, steps: int) -> None:
+        torch = sys.modules["torch"]
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        profile.stop()
+        gpu = torch.cuda.max_memory_allocated() / (1 << 30) if torch.cuda.is_available() else None
+        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)  # KiB, getrusage(2)
+        events = [
+            Event(each.name, each.time_range.start, each.time_range.end, "CPU" not in str(each.device_type))
+            for each in profile.events()
+        ]
+        begin = min((each.begin for each in events), default=0.0)
+        end = max((each.end for each in events), default=0.0)
+        found = analyse(events, begin, end, steps, gpu_gib=gpu, host_gib=host)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        trace = self._folder / f"rank-{self._number}.json.gz"
+        profile.export_chrome_trace(str(trace))
+        trace.chmod(0o600)
+        text = {**asdict(found), "sentences": sentences(found)}
+        write(self._folder / f"rank-{self._number}.json", json.dumps(text).encode())
+        if self._number == 0:
+            print(*(f"[carme] {line}" for line in text["sentences"]), sep="\n", flush=True)  # noqa: T201
+
+    def _give_up(self) -> None:
+        self._done, self._profile = True, None
+        traceback.print_exc()
+        print("[carme] This rank could not be profiled; the training goes on.", file=sys.stderr)  # noqa: T201
