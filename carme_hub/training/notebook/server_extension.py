@@ -7,6 +7,8 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``GET <base>/carme/runs/<id>``: the bundle of media types that the kernel would send.
 - ``POST <base>/carme/runs/<id>`` with ``{"ask": "stop" | "stacks" | "+1" | "-1"}``: ``{"message": …}``.
 - ``GET <base>/carme/runs.css``: the style sheet.
+
+The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from threading import Lock
 from typing import Any
 
@@ -24,6 +27,8 @@ from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop
+
+from .runs_page import ACTIONS, PAGE, POLICY, RunsPage
 
 #: Runs whose logs are kept open for the next request: reading a long log anew takes longer than its new lines.
 MOST_RUNS = 16
@@ -35,10 +40,14 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
+    shared = {"runs": Runs(), "page": RunsPage()}
     server.web_app.add_handlers(
         ".*$",
         [
-            (url_path_join(base, r"carme/runs/([^/]+)"), RunHandler, {"runs": Runs()}),
+            (url_path_join(base, r"carme/runs/([^/]+)"), RunHandler, shared),
+            (url_path_join(base, "carme/runs"), RunsHandler, shared),
+            (url_path_join(base, "carme/comparison"), ComparisonHandler, shared),
+            (url_path_join(base, "carme/runs.html"), PageHandler),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
         ],
     )
@@ -101,29 +110,16 @@ class Runs:
         raise ValueError(f"{word[:40]!r} is none of stop, stacks, +1 and -1.")
 
 
-class RunHandler(APIHandler):
-    """One run."""
+class _Handler(APIHandler):
+    """Answers in a thread."""
 
     auth_resource = "kernels"  # whoever may not run code may not stop it either
     #: A page that only looks on is no work: it would keep an idle server.
     _track_activity = False
 
-    def initialize(self, runs: Runs) -> None:
+    def initialize(self, runs: Runs, page: RunsPage) -> None:
         """Keep what all requests share."""
-        self._runs = runs
-
-    @web.authenticated
-    @authorized
-    async def get(self, id: str) -> None:
-        """Answer with the run by media type."""
-        await self._answer(self._runs.readers, lambda: self._runs.bundle(id))
-
-    @web.authenticated
-    @authorized
-    async def post(self, id: str) -> None:
-        """Do what a button asks for."""
-        word = (self.get_json_body() or {}).get("ask")
-        await self._answer(self._runs.askers, lambda: {"message": self._runs.ask(id, str(word))})
+        self._runs, self._page = runs, page
 
     async def _answer(self, threads: ThreadPoolExecutor, of: Callable[[], dict[str, Any]]) -> None:
         from carme_hub.training.run.run_folder import NoRun
@@ -137,6 +133,60 @@ class RunHandler(APIHandler):
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.finish(json.dumps(answer))
+
+
+class RunHandler(_Handler):
+    """One run."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, id: str) -> None:
+        """Answer with the run by media type."""
+        await self._answer(self._runs.readers, lambda: self._runs.bundle(id))
+
+    @web.authenticated
+    @authorized
+    async def post(self, id: str) -> None:
+        """Do what a button asks for."""
+        body = self.get_json_body() or {}
+        if body.get("ask") in ACTIONS:
+            await self._answer(self._runs.askers, lambda: self._page.do(id, body))
+        else:
+            await self._answer(self._runs.askers, lambda: {"message": self._runs.ask(id, str(body.get("ask")))})
+
+
+class RunsHandler(_Handler):
+    """All runs."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with the table."""
+        await self._answer(self._runs.readers, self._page.rows)
+
+
+class ComparisonHandler(_Handler):
+    """Runs side by side."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with what differs between the runs of the query."""
+        ids, everything = self.get_arguments("run"), bool(self.get_argument("everything", ""))
+        await self._answer(self._runs.readers, lambda: self._page.comparison(ids, everything=everything))
+
+
+class PageHandler(JupyterHandler):
+    """The page *Runs*."""
+
+    @web.authenticated
+    def get(self) -> None:
+        """Answer with it."""
+        self.xsrf_token  # noqa: B018  sets the cookie that the page's requests need
+        static = url_path_join(self.base_url, "lab/extensions/carme-hub/static")
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'self'")
+        self.finish(PAGE.format(base=escape(self.base_url), static=escape(static)))
 
 
 class StyleHandler(JupyterHandler):

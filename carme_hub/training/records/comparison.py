@@ -63,6 +63,7 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
         ("Result", "GPUs"): text(state.get("gpus")),
         ("Result", "GPU time"): description.format_duration(float(state.get("gpu_seconds") or 0)),
         ("Result", "Speed"): description.speed(view),
+        ("Result", "Price"): text(request.get("price")),
         ("Result", "Marks"): str(read_marks(run)),
     }
     found |= {("Result", name): text(value) for name, value in record.last_scalars(run).items()}

@@ -1,10 +1,11 @@
-/* Shows a run of %%distributed in JupyterLab and Jupyter Notebook 7, from the data of carme_hub.training.notebook.display.
+/* Shows a run of %%distributed in JupyterLab and Jupyter Notebook 7, from the data of carme_hub.training.notebook.display,
+   and opens the page Runs (runs.js) from JupyterLab's launcher and palette.
 
    The kernel sends the data again when it changes. Where it does not (the page was opened later, the kernel ended), the
    page asks the server (carme_hub.training.notebook.server_extension), so a saved notebook shows what became of its run.
 
    This is a prebuilt extension in the form that webpack's module federation gives one; it is written by hand, since it
-   has one module and takes its libraries from JupyterLab. */
+   has two small modules and takes its libraries from JupyterLab. */
 (() => {
   "use strict";
   const MEDIA_TYPE = "application/vnd.carme.run+json";
@@ -261,12 +262,59 @@
     return { __esModule: true, default: { id: "carme-hub:run", rendererFactory, rank: 0, dataType: "json" } };
   }
 
+  const ICON =
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="24"><path class="jp-icon3" fill="#616161" ' +
+    'd="M3 5h2v2H3zm4 0h14v2H7zM3 11h2v2H3zm4 0h9v2H7zM3 17h2v2H3zm4 0h12v2H7z"/></svg>';
+
+  /** Return the plugin that opens the page Runs in a tab of JupyterLab. */
+  async function runsPlugin() {
+    const { ServerConnection } = await library("@jupyterlab/services");
+    const { ICommandPalette, IFrame, MainAreaWidget } = await library("@jupyterlab/apputils");
+    const { LabIcon } = await library("@jupyterlab/ui-components");
+    const launchers = shared["@jupyterlab/launcher"] ? [(await library("@jupyterlab/launcher")).ILauncher] : [];
+    const command = "carme-hub:open-runs";
+    let panel;
+
+    function open(app) {
+      if (!panel || panel.isDisposed) {
+        const frame = new IFrame({ sandbox: ["allow-same-origin", "allow-scripts", "allow-forms"] });
+        frame.url = `${ServerConnection.makeSettings().baseUrl}carme/runs.html`;
+        panel = new MainAreaWidget({ content: frame });
+        Object.assign(panel, { id: "carme-runs" });
+        Object.assign(panel.title, { label: "Runs", closable: true });
+      }
+      if (!panel.isAttached) app.shell.add(panel, "main");
+      app.shell.activateById(panel.id);
+    }
+
+    return {
+      id: "carme-hub:runs",
+      autoStart: true,
+      optional: [ICommandPalette, ...launchers],
+      activate(app, palette, launcher) {
+        const icon = new LabIcon({ name: "carme-hub:runs", svgstr: ICON });
+        app.commands.addCommand(command, {
+          label: "Runs",
+          caption: "Find, compare and repeat your training runs",
+          icon: (args) => (args.isPalette ? undefined : icon),
+          execute: () => open(app),
+        });
+        palette?.addItem({ command, category: "Training", args: { isPalette: true } });
+        launcher?.add({ command, category: "Other", rank: 10 });
+      },
+    };
+  }
+
   window._JUPYTERLAB ??= {};
   window._JUPYTERLAB["carme-hub"] = {
     init(scope) {
       shared = scope;
     },
     async get(name) {
+      if (name === "./extension") {
+        const plugin = await runsPlugin();
+        return () => ({ __esModule: true, default: plugin });
+      }
       if (name !== "./mimeExtension") throw new Error(`carme-hub has no module ${name}`);
       const extension = await mimeExtension();
       return () => extension;

@@ -1,0 +1,115 @@
+"""Runs as a table and as curves, for the page that lists them. What has ended is read once."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from carme_hub.training.run import description
+from carme_hub.training.run.description import View
+from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
+
+from .marks import read_marks
+from .record import last_scalars
+
+#: The most runs of a table, scalars of a run in it, runs of a comparison, points of a curve, and bytes of a run's
+#: scalars that are read, from the end.
+MAX_RUNS, MAX_SCALARS, MAX_COMPARED, MAX_POINTS, MAX_BYTES = 500, 12, 8, 400, 16 << 20
+
+
+class RunsTable:
+    """The newest runs of a user as rows."""
+
+    def __init__(self) -> None:
+        self._ended: dict[tuple[str, float], dict[str, Any]] = {}
+        self._lock = Lock()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each run, the newest first; docs/reference/distributed.md lists the fields of a state."""
+        found, kept = [], {}
+        for run in all_runs()[:MAX_RUNS]:
+            try:
+                state = run.state()
+                key = (run.id, float(state["began"]))
+                row = self._ended.get(key) or _row(run, state)
+            except (NoRun, OSError, ValueError, KeyError):  # it is being created or deleted
+                continue
+            if state["state"] in ENDED:
+                kept[key] = row
+            marks = read_marks(run)
+            found.append({**row, "star": marks.star, "tags": list(marks.tags), "note": marks.note})
+        with self._lock:
+            self._ended = kept
+        return found
+
+
+def _row(run: Run, state: State) -> dict[str, Any]:
+    view, request = View(state, time.time()), run.request()
+    done, total = description.progress(view)
+    return {
+        "id": run.id,
+        "name": description.run_name(state),
+        "state": state["state"],
+        "label": description.state_label(view),
+        "reason": description.reason(view),
+        "ended": state["state"] in ENDED,
+        "began": float(state.get("began") or 0),
+        "took": view.seconds,
+        "ranks": len(view.ranks) or int((state.get("asked") or {}).get("ranks") or 0),
+        "nodes": [str(node) for node in state.get("nodes") or ()],
+        "gpus": int(state.get("gpus") or 0),
+        "gpu_seconds": float(state.get("gpu_seconds") or 0),
+        "virtual": bool(state.get("virtual")),
+        "speed": description.speed(view),
+        "progress": [done, total],
+        "scalars": dict(list(last_scalars(run).items())[:MAX_SCALARS]),
+        "kind": state.get("kind", ""),
+        "code": str(request.get("script") or request.get("module") or request.get("command") or ""),
+        "price": str(request.get("price") or ""),
+        "args": shlex.join(str(each) for each in request.get("args") or ()),
+        "repeats": str(request.get("repeats") or ""),
+        "repeatable": "given" in request,
+    }
+
+
+def curves(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float]]]]:
+    """Return the scalars of rank 0 of each run, by run and name: pairs of step and value, at most ``MAX_POINTS``."""
+    return {run.id: _curves_of(run.folder / "scalars.jsonl") for run in runs[:MAX_COMPARED]}
+
+
+def _curves_of(path: Path) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {}
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MAX_BYTES))
+            lines = file.read().split(b"\n")[1 if size > MAX_BYTES else 0 :]
+    except OSError:
+        return {}
+    for line in lines:
+        try:
+            values: Mapping[str, Any] = json.loads(line)
+            for name, value in values.items():
+                if name not in ("step", "at"):
+                    found.setdefault(name, []).append([float(values["step"]), float(value)])
+        except (ValueError, KeyError, TypeError, AttributeError):  # the last line may be half
+            continue
+    return {name: thinned(points) for name, points in found.items()}
+
+
+def thinned(points: list[list[float]], most: int = MAX_POINTS) -> list[list[float]]:
+    """Return at most so many of the points: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(points) <= most:
+        return points
+    stretch = -(-len(points) // (most // 2))
+    found = []
+    for at in range(0, len(points), stretch):
+        part = points[at : at + stretch]
+        low, high = (of(range(len(part)), key=lambda n: part[n][1]) for of in (min, max))
+        found += [part[n] for n in sorted({low, high})]
+    return found

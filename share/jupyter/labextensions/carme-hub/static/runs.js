@@ -1,0 +1,384 @@
+/* The page Runs: all runs of %%distributed and carme-hub train, found, compared, repeated and deleted. Its data are from
+   carme_hub.training.notebook.runs_page. Everything that comes from a run is put into the page as text. */
+
+const base = `${document.body.dataset.base}carme`;
+const LIVE_POLL = 3000, IDLE_POLL = 20000, TIMEOUT = 30000;
+const COLOURS = ["#1f77b4", "#d95f02", "#2a9d4a", "#c2185b", "#7b61c9", "#8a6d3b", "#0097a7", "#666666"];
+const main = document.getElementById("runs");
+/** What is shown: the rows, the ids that are chosen, what the filter says, and the panel below the table. */
+const state = { rows: null, error: "", chosen: new Set(), filter: "", starred: false, panel: null };
+let timer;
+
+/** Create an element; functions among the attributes are event handlers. */
+function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Send a request, and return the answer; the error has the server's own words. */
+async function ask(path, body) {
+  const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
+  const options = { credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT) };
+  if (body) {
+    options.method = "POST";
+    options.headers = { "Content-Type": "application/json", "X-XSRFToken": decodeURIComponent(xsrf) };
+    options.body = JSON.stringify(body);
+  }
+  let response;
+  try {
+    response = await fetch(`${base}/${path}`, options);
+  } catch {
+    throw new Error("The server does not answer. Has the session ended?");
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.message || `The server answered ${response.status}.`);
+  return answer;
+}
+
+// -- words ------------------------------------------------------------------------------------------------------------
+
+function duration(seconds) {
+  const whole = Math.max(0, Math.floor(seconds)), pad = (number) => String(number).padStart(2, "0");
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return hours ? `${hours}:${pad(minutes)}:${pad(rest)}` : `${minutes}:${pad(rest)}`;
+}
+
+function moment(seconds) {
+  if (!seconds) return "";
+  const when = new Date(seconds * 1000);
+  const year = when.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return when.toLocaleString([], { ...year, month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+}
+
+function number(value) {
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+}
+
+/** The scalar of the table: the loss, or else the first one. */
+function mainScalar(row) {
+  const names = Object.keys(row.scalars);
+  const name = names.find((each) => each === "loss") ?? names.find((each) => each.includes("loss")) ?? names[0];
+  return name === undefined ? "" : `${name === "loss" ? "" : `${name} `}${number(row.scalars[name])}`;
+}
+
+const MARKS = { finished: ["✓", "good"], failed: ["✗", "bad"], lost: ["✗", "bad"], interrupted: ["■", ""] };
+
+// -- table ------------------------------------------------------------------------------------------------------------
+
+function visible() {
+  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return state.rows.filter((row) => {
+    const text = [row.id, row.name, row.label, row.reason, row.code, row.note, ...row.tags.map((tag) => `#${tag}`)];
+    const all = text.join(" ").toLowerCase();
+    return (!state.starred || row.star) && words.every((word) => all.includes(word));
+  });
+}
+
+function tableRow(row) {
+  const [mark, kind] = MARKS[row.state] ?? ["▶", ""];
+  const gpus = row.gpu_seconds ? duration(row.gpu_seconds) : "";
+  const [done, total] = row.progress;
+  const choose = element("input", {
+    type: "checkbox", "aria-label": `Choose ${row.id}`, change: (event) => {
+      if (event.target.checked) state.chosen.add(row.id);
+      else state.chosen.delete(row.id);
+      show();
+    },
+  });
+  choose.checked = state.chosen.has(row.id);
+  const star = element("button", {
+    class: "plain", "aria-pressed": String(row.star), title: row.star ? "Take the star away" : "Give a star",
+    "aria-label": `Star of ${row.id}`, click: () => act(() => mark(row, { star: !row.star })),
+  }, row.star ? "★" : "☆");
+  const cell = (label, text, attributes = {}) => element("td", { "data-label": label, ...attributes }, text);
+  return element("tr", { class: state.chosen.has(row.id) ? "chosen" : null, "data-run": row.id },
+    element("td", { class: "short" }, choose, star),
+    element("th", { scope: "row" },
+      element("button", { class: "name", click: () => details(row) }, row.id),
+      element("div", { class: "tags" }, ...row.tags.map((tag) => element("span", { class: "tag" }, `#${tag}`))),
+      row.note ? element("div", { class: "quiet" }, row.note) : null),
+    element("td", { class: "state", "data-label": "State" },
+      element("span", { class: kind }, element("span", { "aria-hidden": "true" }, `${mark} `), row.label),
+      row.reason ? element("div", { class: "quiet" }, row.reason.slice(0, 160)) : null,
+      !row.ended && total ? element("div", {}, element("progress", { value: done, max: total, "aria-label": "Steps" })) : null),
+    cell("Loss", mainScalar(row), { class: "number" }),
+    cell("Speed", row.ended ? row.speed.replace(/^step \S+ of \S+, /, "") : row.speed, { class: "short" }),
+    cell("Ranks", row.ranks ? String(row.ranks) : "", { class: "number" }),
+    element("td", { class: "number", "data-label": "GPU time" }, ...(gpus ? [gpus] : []),
+      gpus && row.virtual ? element("div", { class: "quiet" }, "virtual") : null),
+    cell("Began", moment(row.began), { class: "short" }),
+    cell("Took", duration(row.took), { class: "number" }));
+}
+
+function table(rows) {
+  const names = ["", "Run", "State", "Loss", "Speed", "Ranks", "GPU time", "Began", "Took"];
+  const head = names.map((name) => element("th", { scope: "col" }, name || element("span", { class: "quiet" }, "")));
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" },
+    element("table", { class: "runs" },
+      element("thead", {}, element("tr", {}, ...head)),
+      element("tbody", {}, ...rows.map(tableRow))));
+}
+
+function controls(rows) {
+  const chosen = state.rows.filter((row) => state.chosen.has(row.id));
+  const search = element("input", {
+    type: "search", placeholder: "Filter: name, state, #tag", "aria-label": "Filter runs", value: state.filter,
+    input: (event) => {
+      state.filter = event.target.value;
+      show("search");
+    },
+  });
+  const starred = element("input", {
+    type: "checkbox", change: (event) => {
+      state.starred = event.target.checked;
+      show();
+    },
+  });
+  starred.checked = state.starred;
+  const ended = chosen.length && chosen.every((row) => row.ended);
+  return element("div", { class: "bar" },
+    element("div", { class: "grow" }, search),
+    element("label", { class: "check" }, starred, element("span", {}, "Only with a star")),
+    element("button", { disabled: chosen.length < 2 || chosen.length > 8, click: () => compare(chosen) },
+      chosen.length > 1 ? `Compare ${chosen.length}` : "Compare"),
+    element("button", { class: "danger", disabled: !ended, click: () => remove(chosen) },
+      chosen.length > 1 ? `Delete ${chosen.length}` : "Delete"),
+    element("span", { class: "quiet", role: "status" }, rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`));
+}
+
+function show(focus) {
+  const at = document.activeElement?.type === "search" ? document.activeElement.selectionStart : null;
+  const parts = [element("h1", {}, "Runs")];
+  if (state.error) parts.push(element("p", { class: "bad", role: "alert" }, state.error));
+  if (state.rows?.length) {
+    const rows = visible();
+    parts.push(controls(rows));
+    parts.push(rows.length ? table(rows) : element("p", {}, "No run fits the filter."));
+  } else if (state.rows) {
+    parts.push(element("p", {}, "There is no run yet. Begin a cell with ", element("code", {}, "%%distributed -n 2"),
+      ", or write ", element("code", {}, "carme-hub train -n 2 script.py"), " in a terminal."));
+  } else if (!state.error) {
+    parts.push(element("p", {}, "Loading …"));
+  }
+  if (state.panel) parts.push(state.panel);
+  parts.push(message);
+  main.replaceChildren(...parts);
+  if (focus === "search" || at !== null) {
+    const search = main.querySelector("input[type=search]");
+    search?.focus();
+    if (at !== null) search?.setSelectionRange(at, at);
+  }
+}
+
+// -- requests ---------------------------------------------------------------------------------------------------------
+
+const message = element("div", { class: "message", role: "status", "aria-live": "polite" });
+
+function say(text, undo) {
+  message.replaceChildren(text, ...(undo ? [" ", element("button", { click: undo }, "Undo")] : []));
+}
+
+async function act(what) {
+  try {
+    await what();
+  } catch (error) {
+    say(error.message);
+  }
+  await load();
+}
+
+async function load() {
+  clearTimeout(timer);
+  try {
+    const rows = (await ask("runs")).runs;
+    const same = JSON.stringify(rows.map((row) => ({ ...row, took: row.ended ? row.took : 0 })));
+    state.error = "";
+    // What has not changed is left alone: somebody may be reading or typing.
+    if (same !== state.same || rows.some((row) => !row.ended)) {
+      state.same = same;
+      state.rows = rows;
+      if (!["text", "textarea"].includes(document.activeElement?.type)) show();
+    }
+  } catch (error) {
+    state.error = error.message;
+    show();
+  }
+  const live = state.rows?.some((row) => !row.ended);
+  timer = setTimeout(load, document.hidden || !live ? IDLE_POLL : LIVE_POLL);
+}
+
+function mark(row, changes) {
+  return ask(`runs/${encodeURIComponent(row.id)}`, { ask: "mark", ...changes });
+}
+
+function remove(rows) {
+  return act(async () => {
+    const gone = [];
+    for (const row of rows) {
+      const answer = await ask(`runs/${encodeURIComponent(row.id)}`, { ask: "delete" });
+      gone.push(answer.undo);
+      state.chosen.delete(row.id);
+    }
+    state.panel = null;
+    say(rows.length === 1 ? `${rows[0].id} is deleted.` : `${rows.length} runs are deleted.`, () =>
+      act(async () => {
+        for (const name of gone) await ask(`runs/${encodeURIComponent(name)}`, { ask: "restore" });
+        say(gone.length === 1 ? "It is restored." : "They are restored.");
+      }));
+  });
+}
+
+// -- comparison and details -------------------------------------------------------------------------------------------
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function drawing(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+/** Draw one scalar of several runs. */
+function chart(name, lines) {
+  const points = lines.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
+  const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];
+  const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  const [width, height, edge, foot] = [560, 240, 76, 28];
+  const x = (value) => edge + ((value - left) / (right - left || 1)) * (width - edge - 12);
+  const y = (value) => height - foot - ((value - low) / (high - low || 1)) * (height - foot - 12);
+  const text = (at, down, what, anchor) => drawing("text", { x: at, y: down, "text-anchor": anchor }, what);
+  const drawn = lines.map(([, each], index) => {
+    const colour = COLOURS[index % COLOURS.length];
+    if (each.length === 1) return drawing("circle", { cx: x(each[0][0]), cy: y(each[0][1]), r: 3, fill: colour });
+    const path = each.map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+    return drawing("polyline", { points: path, fill: "none", stroke: colour, "stroke-width": 2 });
+  });
+  const axes = drawing("path", {
+    d: `M${edge} 12V${height - foot}H${width - 12}`, fill: "none", stroke: "currentColor", "stroke-opacity": 0.4,
+  });
+  return element("figure", {},
+    element("figcaption", {}, name),
+    drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by step` },
+      axes, ...drawn, text(edge - 6, 20, number(high), "end"), text(edge - 6, height - foot, number(low), "end"),
+      text(edge, height - 8, number(left), "start"), text(width - 12, height - 8, `step ${number(right)}`, "end")));
+}
+
+function charts(found) {
+  const names = [...new Set(found.runs.flatMap((run) => Object.keys(found.curves[run] ?? {})))];
+  if (!names.length) return [];
+  const legend = found.runs.length < 2 ? null : element("ul", { class: "legend" }, ...found.runs.map((run, index) =>
+    element("li", {}, element("i", { style: `background: ${COLOURS[index % COLOURS.length]}` }), run)));
+  return [element("h2", {}, "Curves"), legend, element("div", { class: "charts" }, ...names.map((name) =>
+    chart(name, found.runs.map((run) => [run, found.curves[run]?.[name] ?? []]))))];
+}
+
+function properties(found) {
+  if (!found.rows.length) return element("p", {}, "Nothing that is known of them differs.");
+  const head = found.runs.length > 1 ? [element("thead", {}, element("tr", {}, element("td"),
+    ...found.runs.map((run) => element("th", { scope: "col" }, run))))] : [];
+  const rows = found.rows.map(([group, name, values]) => element("tr", {},
+    element("th", { scope: "row" }, element("span", { class: "quiet" }, `${group}: `), name),
+    ...values.map((value) => element("td", {}, value))));
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Properties" },
+    element("table", {}, ...head, element("tbody", {}, ...rows)));
+}
+
+function open(title, ...children) {
+  const close = element("button", {
+    click: () => {
+      state.panel = null;
+      show();
+    },
+  }, "Close");
+  state.panel = element("section", { class: "panel", "aria-label": title },
+    element("div", { class: "bar" }, element("h2", { class: "grow", tabindex: "-1" }, title), close), ...children);
+  show();
+  state.panel.querySelector("h2").focus();
+}
+
+function fold(title, ...children) {
+  return element("details", {}, element("summary", {}, title), ...children);
+}
+
+async function compare(rows) {
+  try {
+    const query = rows.map((row) => `run=${encodeURIComponent(row.id)}`).join("&");
+    const found = await ask(`comparison?${query}`);
+    open(`${rows.length} runs side by side`, ...charts(found), element("h2", {}, "What differs"), properties(found),
+      found.difference.length ? fold("Difference in their code", element("pre", {}, found.difference.join("\n"))) : null);
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+async function details(row) {
+  try {
+    const found = await ask(`comparison?run=${encodeURIComponent(row.id)}`);
+    const packages = found.rows.filter(([group]) => group === "Packages");
+    const others = { ...found, rows: found.rows.filter(([group]) => group !== "Packages") };
+    open(row.id, marksForm(row), row.repeatable ? repeatForm(row) : null, ...charts(found),
+      element("h2", {}, "What is known of it"), properties(others),
+      packages.length ? fold(`${packages.length} packages`, properties({ ...found, rows: packages })) : null,
+      found.code ? fold("Code", element("pre", {}, found.code)) : null,
+      element("p", { class: "quiet" }, "All of its files: ", element("code", {}, found.folder)));
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function field(label, input) {
+  return element("label", {}, element("span", {}, label), input);
+}
+
+function marksForm(row) {
+  const tags = element("input", { type: "text", value: row.tags.join(" ") });
+  const note = element("input", { type: "text", value: row.note });
+  const save = (event) => {
+    event.preventDefault();
+    const wanted = tags.value.split(/[\s,]+/).map((tag) => tag.replace(/^#/, "")).filter(Boolean);
+    const untag = row.tags.filter((tag) => !wanted.includes(tag));
+    document.activeElement?.blur();
+    act(async () => {
+      await mark(row, { tag: wanted, untag, note: note.value });
+      row.tags = wanted;
+      say("Saved.");
+    });
+  };
+  return element("form", { submit: save }, element("div", { class: "fields" }, field("Tags", tags), field("Note", note)),
+    element("div", { class: "bar" }, element("button", {}, "Save")));
+}
+
+function repeatForm(row) {
+  const options = element("input", { type: "text", placeholder: "-n 8 --time 2h" });
+  const args = element("input", { type: "text", value: row.args });
+  const changed = element("input", { type: "checkbox" });
+  const has = ["script", "module", "command"].includes(row.kind);
+  const start = (event) => {
+    event.preventDefault();
+    document.activeElement?.blur();
+    say("One moment …");
+    act(async () => {
+      const body = { ask: "repeat", options: options.value, changed_code: changed.checked };
+      if (has && args.value !== row.args) body.args = args.value;
+      say((await ask(`runs/${encodeURIComponent(row.id)}`, body)).message);
+    });
+  };
+  return fold("Repeat", element("form", { submit: start },
+    element("div", { class: "fields" },
+      field("Options that change", options), has ? field("Arguments", args) : null,
+      row.kind === "script" ? element("label", { class: "check" }, changed, element("span", {}, "Also if the script has changed")) : null),
+    element("div", { class: "bar" }, element("button", {}, "Start"))));
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) load();
+});
+show();
+load();
