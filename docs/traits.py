@@ -63,7 +63,10 @@ def configurables() -> set[type[HasTraits]]:
 
 
 def _importable(name: str) -> bool:
-    # Programs and configuration files, which do things when they are imported.
+    # Not programs and configuration files, which do things when they are imported; nor the training package, which has
+    # no traitlets (pyproject.toml), and modules for libraries of the user's image.
+    if name.startswith("carme_hub.training."):
+        return False
     return not name.endswith(("__main__", ".launch", ".singleuser", ".inside", "jupyterhub_config", "migrations.env"))
 
 
