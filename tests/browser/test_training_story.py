@@ -71,13 +71,14 @@ def from_template(page: Page) -> str:
     gallery = from_launcher(page, "New from template")
     gallery.get_by_role("heading", name="New from template").wait_for(timeout=60_000)
     screenshots(gallery, "training-gallery")
-    # JupyterLab opens in the first window: two would share a workspace, and Playwright has been seen to wait for ever
-    # for a window to close that was still loading JupyterLab.
-    gallery.route("**/lab/tree/**", lambda route: route.fulfill(body="The notebook.", content_type="text/html"))
-    gallery.get_by_role("button", name="Notebook of DDP").click()
-    gallery.wait_for_url("**/lab/tree/ddp*.ipynb", timeout=60_000)
-    path = gallery.url.rpartition("/lab/tree/")[2].partition("?")[0]
-    gallery.close()
+    # JupyterLab opens it in the first window: two would share a workspace.
+    with gallery.expect_response("**/templates/open/ddp*.ipynb", timeout=60_000) as opened:
+        gallery.get_by_role("button", name="Notebook of DDP").click()
+    path = opened.value.url.rpartition("/templates/open/")[2]
+    expect(page.get_by_role("tab", name=path)).to_be_visible(timeout=60_000)
+    if not gallery.is_closed():
+        expect(gallery.get_by_role("status")).to_contain_text("is open in JupyterLab")
+        gallery.close()
     return path
 
 
@@ -238,6 +239,22 @@ def measure(lab: Lab) -> None:
     assert output.out.startswith("0 "), json.dumps(output.out)
 
 
+def compare_runs(page: Page, hub: Hub) -> None:
+    """Find both runs on the page Runs, give one a star, and look at what differs."""
+    page.goto(f"{hub.demo.url}/user/bob/lab?reset")
+    page.locator('.jp-LauncherCard[title^="Find, compare"]').first.click(timeout=120_000)
+    runs = page.frame_locator("#carme-runs iframe")
+    runs.get_by_label("Filter runs").fill(MARK)
+    for name in (f"two-{MARK}", f"grows-{MARK}"):
+        runs.get_by_label(f"Choose {name}", exact=True).check()
+    runs.get_by_role("button", name=f"Star of two-{MARK}").click()
+    expect(runs.get_by_role("button", name=f"Star of two-{MARK}")).to_have_text("★")
+    runs.get_by_role("button", name="Compare 2").click()
+    expect(runs.get_by_role("img", name="loss by step")).to_be_visible(timeout=30_000)
+    expect(runs.get_by_role("region", name="Properties")).to_contain_text("--elastic")
+    screenshot(page, "training-runs")
+
+
 def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: BrowserContext) -> None:
     lab = Lab(hub, "bob", gpus=1, cpus=2, memory_gib=8, time_minutes=60)
     page = window.new_page()
@@ -262,6 +279,8 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
 
     open_again_during_the_run_and_after_it(page, hub, lab)
     open_a_notebook_of_somebody_else(page, hub)
+
+    compare_runs(page, hub)
 
     measure(lab)
     notebooks = [f"{name}-{MARK}.ipynb" for name in ("grows", "again", "theirs")]

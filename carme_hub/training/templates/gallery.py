@@ -20,7 +20,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from carme_hub.training.templates import UNAVAILABLE, Template, TemplateError, copy, templates
 
@@ -64,6 +64,37 @@ The buttons put a copy into <strong>@FOLDER@</strong> and open it.</p>
 @ERROR@
 @CARDS@
 </main>
+</body>
+</html>
+"""
+#: After a copy: JupyterLab in another tab of the browser opens it (share/jupyter/labextensions/carme-hub). Where none
+#: answers, this tab becomes JupyterLab. Two of them would share a workspace.
+OPEN = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>@FILE@</title>
+<noscript><meta http-equiv="refresh" content="0; url=@PLACE@"></noscript>
+<style>:root { color-scheme: light dark; } body { font: 1rem/1.5 system-ui, sans-serif; margin: 2rem; }</style>
+</head>
+<body data-file="@FILE@" data-place="@PLACE@" data-server="@SERVER@/">
+<main>
+<p role="status">Opening <strong>@FILE@</strong> …</p>
+<p><a href="@PLACE@">Open it in this tab</a></p>
+</main>
+<script nonce="@NONCE@">
+const { file, place, server } = document.body.dataset;
+const channel = new BroadcastChannel("carme-hub");
+const alone = setTimeout(() => location.replace(place), 1500);
+channel.onmessage = ({ data }) => {
+  if (data.opened !== file || data.server !== server) return;
+  clearTimeout(alone);
+  document.querySelector("p").textContent = `${file} is open in JupyterLab, in its own tab. You can close this one.`;
+  window.close();
+};
+channel.postMessage({ open: file, server });
+</script>
 </body>
 </html>
 """
@@ -120,7 +151,7 @@ class Gallery:
         )
 
     def copy_from_form(self, fields: Mapping[str, str]) -> str:
-        """Copy the template of a form, and return the address that opens it in the user's server.
+        """Copy the template of a form, and return the address of the page that opens it in the user's JupyterLab.
 
         Raises:
             PermissionError: the form has a wrong token. TemplateError: it cannot be copied.
@@ -130,7 +161,16 @@ class Gallery:
                 "Nothing was copied: the page is from before a restart of this server. Press the button again."
             )
         target = copy(fields.get("name", ""), self.folder, script=fields.get("kind") == "script")
-        return f"{self._server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"
+        return f"{self.prefix}/open/{quote(target.relative_to(self.folder).as_posix())}"
+
+    def open_page(self, file: str, nonce: str) -> str:
+        """Return the page that has a file opened.
+
+        Args:
+            nonce: of its script.
+        """
+        place = f"{self._server}/lab/tree/{quote(file)}"
+        return _fill(OPEN, FILE=escape(file), PLACE=escape(place), SERVER=escape(self._server), NONCE=nonce)
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:
@@ -153,7 +193,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page."""
-        if urlsplit(self.path).path.rstrip("/") != self.gallery.prefix:
+        path = urlsplit(self.path).path
+        if path.startswith(f"{self.gallery.prefix}/open/"):
+            file, nonce = unquote(path.removeprefix(f"{self.gallery.prefix}/open/")), secrets.token_urlsafe(16)
+            return self._answer(HTTPStatus.OK, self.gallery.open_page(file, nonce), f"; script-src 'nonce-{nonce}'")
+        if path.rstrip("/") != self.gallery.prefix:
             return self._answer(HTTPStatus.NOT_FOUND, self.gallery.page("There is no such page here."))
         return self._answer(HTTPStatus.OK, self.gallery.page())
 
@@ -179,12 +223,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         return None
 
-    def _answer(self, status: HTTPStatus, page: str) -> None:
+    def _answer(self, status: HTTPStatus, page: str, policy: str = "") -> None:
         body = page.encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Content-Security-Policy", POLICY + policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "same-origin")
         self.send_header("Cache-Control", "no-store")

@@ -159,7 +159,7 @@ def test_the_gallery_puts_a_template_where_jupyterlab_opens_it(site: Hub, lab: L
     headers |= {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
     taken = site.request("POST", page, form, headers)
     assert taken.status == 303, taken
-    place = taken.headers["Location"].removeprefix(f"/user/{lab.user}/lab/tree/")
+    place = taken.headers["Location"].removeprefix(f"{page}open/")
     assert re.fullmatch(r"ddp(-\d+)?\.ipynb", place)
     file = site.server_api("GET", lab.user, "", f"/api/contents/{place}")
     assert file.body["content"]["metadata"]["kernelspec"]["name"] == "carme-torchrun"

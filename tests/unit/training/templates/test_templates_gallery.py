@@ -94,10 +94,26 @@ def test_a_button_copies_a_template_and_opens_it(at: Path, folder: Path) -> None
     for number in ("", "-2"):
         fields = {"word": ours, "name": "ddp", "kind": "notebook"}
         status, place, _ = ask(at, "POST", f"{PREFIX}/", fields, **OURS)
-        assert (status, place) == (303, f"/user/alice/lab/tree/ddp{number}.ipynb")
+        assert (status, place) == (303, f"/user/alice/templates/open/ddp{number}.ipynb")
     status, place, _ = ask(at, "POST", f"{PREFIX}/", {"word": ours, "name": "fsdp", "kind": "script"}, **OURS)
-    assert (status, place) == (303, "/user/alice/lab/tree/fsdp.py")
+    assert (status, place) == (303, "/user/alice/templates/open/fsdp.py")
     assert sorted(path.name for path in folder.iterdir()) == ["ddp-2.ipynb", "ddp.ipynb", "fsdp.py"]
+
+
+def test_a_page_has_a_copy_opened_by_jupyterlab_or_becomes_it(at: Path) -> None:
+    connection = UnixConnection(at)
+    connection.request("GET", f"{PREFIX}/open/a%20%22b%22/%3Cddp%3E.ipynb")
+    answer = connection.getresponse()
+    page, policy = answer.read().decode(), answer.headers["Content-Security-Policy"]
+    connection.close()
+    assert answer.status == 200
+    assert 'data-file="a &quot;b&quot;/&lt;ddp&gt;.ipynb"' in page
+    assert 'data-place="/user/alice/lab/tree/a%20%22b%22/%3Cddp%3E.ipynb"' in page
+    assert 'data-server="/user/alice/"' in page
+    (nonce,) = re.findall(r'<script nonce="([^"]+)">', page)
+    assert f"script-src 'nonce-{nonce}'" in policy
+    assert nonce not in ask(at, "GET", f"{PREFIX}/open/x")[2]
+    assert "script-src" not in POLICY
 
 
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}])

@@ -266,6 +266,17 @@
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="24"><path class="jp-icon3" fill="#616161" ' +
     'd="M3 5h2v2H3zm4 0h14v2H7zM3 11h2v2H3zm4 0h9v2H7zM3 17h2v2H3zm4 0h12v2H7z"/></svg>';
 
+  /** Open the files that the page “New from template” asks for, in its own tab of the browser. */
+  function openForOthers(app, server) {
+    if (app.name !== "JupyterLab") return; // Jupyter Notebook would open a tab more
+    const channel = new BroadcastChannel("carme-hub");
+    channel.onmessage = async ({ data }) => {
+      if (typeof data?.open !== "string" || data.server !== server) return;
+      await app.commands.execute("docmanager:open", { path: data.open });
+      channel.postMessage({ opened: data.open, server });
+    };
+  }
+
   /** Return the plugin that opens the page Runs in a tab of JupyterLab. */
   async function runsPlugin() {
     const { ServerConnection } = await library("@jupyterlab/services");
@@ -292,6 +303,7 @@
       autoStart: true,
       optional: [ICommandPalette, ...launchers],
       activate(app, palette, launcher) {
+        openForOthers(app, new URL(ServerConnection.makeSettings().baseUrl, location).pathname);
         const icon = new LabIcon({ name: "carme-hub:runs", svgstr: ICON });
         app.commands.addCommand(command, {
           label: "Runs",
