@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from carme_hub.training.launch.start import begin, begin_again, choose_display, follow
@@ -209,6 +210,7 @@ def repeat(
     try:
         before = from_json(old.request()["given"])
         changed, _, _ = parse_changes(words, before, {})
+        changed = replace(changed, **_switched_off(options))
     except (KeyError, OSError):
         raise CannotRun(f"{old.id} is of an older release, which did not keep what repeats it.") from None
     except InvalidOptions as error:
@@ -278,6 +280,14 @@ def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
         return parse_options(words)
     except InvalidOptions as error:
         raise CannotRun(str(error)) from None
+
+
+def _switched_off(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of options that are given as nothing, such as ``nodes=0``, with their defaults."""
+    names = {"n": "ranks", "time": "seconds"}
+    defaults = {each.name: each.default for each in fields(RunOptions)}
+    found = {names.get(name, name) for name, value in options.items() if value in (None, False, "", 0)}
+    return {name: defaults[name] for name in found & defaults.keys() if name not in ("ranks", "gpus_per_task", "env")}
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

@@ -86,7 +86,9 @@ def scratch() -> Path:
     All ranks of a node share it then. Otherwise it is in the rank's own ``/tmp``, and is deleted with it.
     """
     top = os.environ.get("CARME_SCRATCH") or tempfile.gettempdir()
-    path = Path(top) / f"carme-{os.getuid()}-{os.environ.get('CARME_RUN') or 'alone'}"
+    slot = os.environ.get("CARME_SLOT", "")  # r4: the ranks of the run's other job, which may be here too, count anew
+    part = f"-{slot}" if slot.startswith("r") else ""
+    path = Path(top) / f"carme-{os.getuid()}-{os.environ.get('CARME_RUN') or 'alone'}{part}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():

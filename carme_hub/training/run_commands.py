@@ -114,7 +114,9 @@ def repeat(words: list[str]) -> int:
     options, program, own = parse_changes(words[1:], from_json(given), OWN)
     if options.dry_run or options.requeue:
         raise CannotRun("--dry-run and --requeue are for carme-hub train.")
-    run = start.begin_again(old, options, say, args=program or None, changed_code=own.changed_code)
+    run = start.begin_again(
+        old, options, say, args=program if program or "--" in words else None, changed_code=own.changed_code
+    )
     return follow_run(run, options, all_ranks=own.all)
 
 

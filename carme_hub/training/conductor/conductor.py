@@ -111,7 +111,6 @@ class Conductor:
                     self.state.update(**end | {"state": "stopping"})
                 finally:
                     self._end_steps()
-                    self._record()
                     self.state.refresh_ranks(self.rendezvous)
                     self.record_ends(end)
                     end["message"] = " ".join(filter(None, [end["message"], *results.problems(self.run.folder)][:4]))
@@ -127,6 +126,7 @@ class Conductor:
             for name in ("run.json", environment.FILE):  # their secrets are not needed any more
                 (self.run.folder / name).unlink(missing_ok=True)
             self.state.close(**end, ended=time.time())
+            self._record()  # of a run that was shorter than RECORD_DELAY; nobody waits for it
 
     def run_ranks(self) -> None:
         """Start the ranks and return when all have succeeded; raise ``Failed`` or ``Stopped`` otherwise."""

@@ -258,6 +258,11 @@ class FixedSizeRun(Conductor):
                     raise self._late_ranks("did not come", LATE_RANK, missing, nodes, placement)
             elif late := mpi.overdue(self.rendezvous):
                 raise self._late_ranks("did not start MPI", LATE_MPI, late, nodes, placement)
+        # One of two steps has failed: the cause may be in the other, which is known a moment later.
+        limit = time.monotonic() + SILENT_END_SECONDS
+        while not handle.complete and time.monotonic() < limit:
+            self._look_for_error(handle)
+            handle.wait(POLL_INTERVAL)
         self._look_for_error(handle)
         if status:
             text = handle.messages[-1] if handle.messages else f"srun ended with status {status}."
@@ -287,7 +292,7 @@ class FixedSizeRun(Conductor):
         while True:
             silent, errors = self._silent_ends(handle), self._errors()
             cause = next((each for each in errors if not is_consequence(each)), None)
-            if not errors or cause or silent or handle.exit is not None or time.monotonic() > limit:
+            if not errors or cause or silent or handle.complete or time.monotonic() > limit:
                 break
             self.check()
             handle.wait(POLL_INTERVAL / 2)

@@ -70,6 +70,11 @@ class StartedStep:
                 self.failures.append((time.monotonic(), self._rank_of_task(bad[0]), bad[1]))
 
     @property
+    def complete(self) -> bool:
+        """Return whether it has ended."""
+        return self.exit is not None
+
+    @property
     def failed_tasks(self) -> list[tuple[int, str]]:
         """Return the ranks whose task failed, and how, in Slurm's order."""
         return [(rank, how) for _, rank, how in self.failures]
@@ -139,6 +144,11 @@ class StartedSteps:
         """Return how the tasks of ranks ended, as their nodes report it, in the order of arrival."""
         found = (each for step in self._steps for each in step.ends)
         return [end for _, end in sorted(found, key=lambda each: each[0])]
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all of them have ended."""
+        return all(step.complete for step in self._steps)
 
     @property
     def exit(self) -> int | None:

@@ -151,6 +151,8 @@ def _train_options(options: RunOptions, placement: Placement) -> list[str]:
         words.append("--requeue")
     if options.max_restarts:
         words.append(f"--max-restarts {options.max_restarts}")
+    if options.profile:
+        words.append(f"--profile {options.profile[0]}:{options.profile[1]}")
     if options.pull:
         words.append(f"--pull {','.join(options.pull)}")
     words += [f"--env {each.partition('=')[0]}" for each in options.env]  # values are exported in the script

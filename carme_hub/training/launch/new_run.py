@@ -61,6 +61,8 @@ def create(
         "args": list(args),
         "cwd": _cwd(),
         "path": [each for each in sys.path if each],
+        "python": sys.executable,
+        "packages": os.environ.get("CARME_PACKAGES", ""),
         "limit": limit,
         "start_limit": start_limit,
     }
@@ -109,7 +111,13 @@ def create_again(
     forwarded = _forwarded(options)
     if args and before["kind"] in ("cell", "call"):
         raise NoRun(f"{old.id} is a cell or a function of a notebook, which has no arguments.")
-    request = before | _request(options, given, forwarded, price) | {"repeats": old.id}
+    python = before.get("python") or sys.executable
+    if not Path(python).is_file():
+        raise NoRun(f"{old.id} ran with {python}, which is not there any more. Start its code again by hand.")
+    now, then = os.environ.get("CARME_PACKAGES", ""), before.get("packages", "")
+    request = before | _request(options, given, forwarded, price) | {"repeats": old.id, "packages": now}
+    if then:  # what pip had installed in the session of that time is not there, or not the same
+        request["path"] = [each for each in before["path"] if not each.startswith(f"{then}/")]
     if args is not None:
         request["args"] = list(args)
     script = Path(before["script"]) if before["kind"] == "script" else None
@@ -215,7 +223,9 @@ def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
         NoRun: it did not start; the message has its last line of output.
     """
     # -P: without the folder of the notebook in sys.path, where a queue.py would hide Python's own.
-    argv = [sys.executable, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
+    # A run that is repeated has the Python of the first one, whoever repeats it.
+    python = run.request().get("python") or sys.executable
+    argv = [python, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
     with (run.folder / "conductor.log").open("ab") as log:
         os.fchmod(log.fileno(), 0o600)
         try:  # the conductor forks when it answers, and the parent ends

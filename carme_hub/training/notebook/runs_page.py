@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 #: The page; its script and style sheet are files of the extension in JupyterLab.
@@ -35,6 +36,7 @@ class RunsPage:
 
     def __init__(self) -> None:
         self._table: Any = None
+        self._marking = Lock()
 
     def rows(self) -> dict[str, Any]:
         """Return the table."""
@@ -70,8 +72,8 @@ class RunsPage:
 
         Args:
             request: ``ask`` is one of ``ACTIONS``. "mark" takes ``star``, ``tag``, ``untag`` and ``note``; "repeat"
-                lines of ``options`` and ``args`` (None = the same), and ``changed_code``. The id of "restore" is what
-                "delete" has returned as ``undo``.
+                lines of ``options`` and ``args`` (None = the same), ``changed_code``, and ``confirm``, where the answer
+                had that and a price. The id of "restore" is what "delete" has returned as ``undo``.
 
         Raises:
             NoRun: there is none with this id. ValueError: the request is not allowed; the message says why.
@@ -88,34 +90,40 @@ class RunsPage:
                 [name] = distributed.delete(run)
                 return {"message": f"{run.id} is deleted.", "undo": name}
             if request.get("ask") == "mark":
-                return {"message": "", "marks": str(distributed.mark(run, **_marks(request)))}
+                with self._marking:
+                    return {"message": "", "marks": str(distributed.mark(run, **_marks(request)))}
             return self._repeat(run, request)
         except CannotRun as error:
             raise ValueError(str(error)) from None
 
     def _repeat(self, run: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a run again; where it needs more GPUs than the session has, only once ``confirm`` says so."""
         import shlex
 
-        from carme_hub.training.launch import start
+        from carme_hub.training.launch import price, start
         from carme_hub.training.run.run_options import InvalidOptions, from_json, parse_changes
 
-        said: list[str] = []
         try:
             given = from_json(run.request()["given"])
             if given.pull:
                 raise ValueError(f"It returns variables, so repeat it in a notebook: distributed.repeat({run.id!r})")
             words, arguments = (shlex.split(str(request.get(name) or "")) for name in ("options", "args"))
-            options, more, _ = parse_changes(["--detach", *words], given, {})
+            # Nobody can be asked here whether to wait.
+            options, more, _ = parse_changes(["--detach", "--wait", *words], given, {})
         except KeyError:
             raise ValueError(f"{run.id} is of an older release, which did not keep what repeats it.") from None
         except InvalidOptions as error:
             raise ValueError(str(error)) from None
         if more:
             raise ValueError(f"{more[0]!r} is no option. Write options as -n 8, and arguments in their own field.")
-        changed = bool(request.get("changed_code"))
+        if options.dry_run or options.requeue:
+            raise ValueError("--dry-run and --requeue are for carme-hub train in a terminal.")
+        if not request.get("confirm") and (said := price.price_of(price.choose_nodes(options))):
+            return {"message": said, "confirm": True}
         args = arguments if request.get("args") is not None else None
-        new = start.begin_again(run, options, said.append, args=args, changed_code=changed)
-        return {"message": " ".join([f"{new.id} is started.", *said]), "run": new.id}
+        changed, lines = bool(request.get("changed_code")), list[str]()
+        new = start.begin_again(run, options, lines.append, args=args, changed_code=changed)
+        return {"message": " ".join([f"{new.id} is started.", *lines]), "run": new.id}
 
 
 def _marks(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class _Handler(APIHandler):
             raise web.HTTPError(400, str(error)) from None
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
-        self.finish(json.dumps(answer))
+        self.finish(json.dumps(answer, allow_nan=False))
 
 
 class RunHandler(_Handler):

@@ -84,7 +84,7 @@ class Heartbeat:
     def _flush(self) -> None:
         try:
             PROGRESS.flush(os.environ.get("CARME_RUN_FOLDER", ""), int(os.environ.get("CARME_RANK", self._number)))
-        except OSError as error:  # a full disk does not stop the training
+        except Exception as error:  # noqa: BLE001  a full disk, or a scalar that TensorBoard rejects, stops no report
             if not self._said:
                 print(f"[carme] scalars cannot be written: {error}", file=sys.stderr)  # noqa: T201  the rank's own log
             self._said = True

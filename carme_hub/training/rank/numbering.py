@@ -39,6 +39,11 @@ class Rank:
     nodes: int = 1
     job: str = ""
 
+    @property
+    def host(self) -> str:
+        """Return a name for the node that the ranks of another step do not have, also where they are on that node."""
+        return f"{self.node}-{self.job}" if self.job else self.node
+
     def for_horovod(self, address: str, port: int, *, timeout: int = 120, interface: str = "") -> dict[str, str]:
         """Return the variables of Horovod's gloo controller (horovod/common/gloo/gloo_context.cc).
 
@@ -55,7 +60,7 @@ class Rank:
             "HOROVOD_CROSS_RANK": self.cross,
             "HOROVOD_CROSS_SIZE": self.cross_size,
             # Horovod takes ranks with the same name of a host for those of one node (gloo_context.cc).
-            "HOROVOD_HOSTNAME": f"{self.node}-{self.job}" if self.job else self.node,
+            "HOROVOD_HOSTNAME": self.host,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -75,7 +80,7 @@ class Rank:
         Args:
             host: address of rank 0. port: of rank 0. run: its id. restarts: so far, and at most.
         """
-        values = {
+        values: dict[str, object] = {
             "RANK": self.number,
             "WORLD_SIZE": self.size,
             "LOCAL_RANK": self.local,
@@ -94,6 +99,9 @@ class Rank:
             # "True" would have every rank connect to a store of torchrun's agent, which does not exist here.
             "TORCHELASTIC_USE_AGENT_STORE": False,
         }
+        if self.job:
+            # NCCL would look for shared memory and for GPUs that only the containers of the other job have.
+            values["NCCL_HOSTID"] = self.host
         return {name: str(value) for name, value in values.items()}
 
     def for_jax(self, host: str, port: int) -> dict[str, str]:
@@ -144,9 +152,9 @@ def rank_from_environ(environ: Mapping[str, str], parts: Sequence[Sequence[int]]
     if node >= len(tasks) or local >= tasks[node] or number >= sum(tasks):
         raise NoStep(f"Task {number} says that it is number {local} of node {node}; there are {tasks} tasks.")
     if parts:
-        earlier = _earlier_nodes(environ.get("CARME_SLOT", ""), parts, tasks)
-        every = tuple(count for part in parts for count in part)
-        number, node, tasks = number + sum(every[:earlier]), node + earlier, every
+        own = _find_part(environ.get("CARME_SLOT", ""), parts, tasks)
+        before, after = ([count for part in each for count in part] for each in (parts[:own], parts[own + 1 :]))
+        number, node, tasks = number + sum(before), node + len(before), (*before, *tasks, *after)
     return Rank(
         number=number,
         size=sum(tasks),
@@ -161,13 +169,13 @@ def rank_from_environ(environ: Mapping[str, str], parts: Sequence[Sequence[int]]
     )
 
 
-def _earlier_nodes(slot: str, parts: Sequence[Sequence[int]], tasks: tuple[int, ...]) -> int:
-    """Return the number of nodes in the steps before this one."""
-    ranks = nodes = 0
-    for part in parts:
-        if slot == f"r{ranks}" and tuple(part) == tasks:
-            return nodes
-        ranks, nodes = ranks + sum(part), nodes + len(part)
+def _find_part(slot: str, parts: Sequence[Sequence[int]], tasks: tuple[int, ...]) -> int:
+    """Return the number of this step; Slurm may have put its tasks on the nodes in another order."""
+    first = 0
+    for number, part in enumerate(parts):
+        if slot == f"r{first}" and (len(part), sum(part)) == (len(tasks), sum(tasks)):
+            return number
+        first += sum(part)
     raise NoStep(f"CARME_SLOT={slot[:60]!r} with {tasks} tasks is no step of this run, which has {parts}.")
 
 

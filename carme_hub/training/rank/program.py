@@ -217,6 +217,10 @@ def run_code(config: RankConfig, number: int) -> None:
         profiler.install()
     try:
         _run_code(config, number)
+    except BaseException as error:
+        if profiler is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            profiler.drop()
+        raise
     finally:
         if profiler is not None:
             profiler.finish()

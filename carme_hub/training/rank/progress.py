@@ -64,7 +64,7 @@ class Progress:
                 self._recent.popleft()
             if numbers:
                 self._has_scalars = True
-                self._waiting.append({"step": self._step, "at": time.time(), **numbers})
+                self._waiting.append({**numbers, "step": self._step, "at": time.time()})
 
         for listener in self._listeners:
             listener(int(step))

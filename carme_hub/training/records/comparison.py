@@ -20,6 +20,8 @@ from .marks import read_marks
 MAX_LINES = 400
 #: Options that are no property of a run, or are shown in another way.
 _NO_OPTIONS = ("detach", "dry_run", "wait", "name", "own")
+#: What comes from the record of a run, which one of an older release does not have.
+_OF_RECORD = tuple(("Code", name) for name in ("commit", "branch", "image", "Python", "packages"))
 #: Fields of a profile, their names, and how they are formatted.
 _PROFILE = (
     ("step_ms", "step, ms", ".1f"),
@@ -71,7 +73,7 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     found |= {
         ("Options", "-n" if name == "ranks" else f"--{name.replace('_', '-')}"): text(value)
         for name, value in options.items()
-        if name not in _NO_OPTIONS and value not in (None, False, 0, "", [], ())
+        if name not in _NO_OPTIONS and (value not in (None, False, 0, "", [], ()) or _is_cpu(name, value))
     }
     found[("Options", "arguments")] = text(request.get("args"))
     found[("Options", "variables")] = text(request.get("environ", {}).get("forwarded"))
@@ -86,7 +88,7 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     found |= {
         ("Code", request["kind"]): str(request.get("script") or request.get("module") or request.get("command") or ""),
         ("Code", "SHA-256"): record.code_digest(run)[:12],
-        ("Code", "commit"): str(git.get("commit", ""))[:12] + (", changed" if git.get("changed") else ""),
+        ("Code", "commit"): _commit(git),
         ("Code", "branch"): str(git.get("branch", "")),
         ("Code", "image"): " ".join(filter(None, (image.get("name"), str(image.get("path", "")).rpartition("/")[2]))),
         ("Code", "Python"): str(kept.get("python", "")),
@@ -96,9 +98,27 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     return {key: value for key, value in found.items() if value}
 
 
+def _is_cpu(name: str, value: Any) -> bool:
+    return name == "gpus_per_task" and value == 0 and value is not None
+
+
+def _commit(git: Mapping[str, Any]) -> str:
+    """Return the commit, and whether its files were changed."""
+    if not git.get("commit"):
+        return ""
+    changed = git.get("changed", [])
+    how = ", unknown whether changed" if changed is None else ", changed" if changed else ""
+    return f"{str(git['commit'])[:12]}{how}"
+
+
 def compare(runs: Sequence[Run]) -> list[Row]:
     """Return all properties that any of the runs has."""
     each = [properties(run) for run in runs]
+    if not all(record.read_record(run) for run in runs):  # nothing is known of one, and so nothing differs
+        each = [
+            {key: value for key, value in found.items() if key not in _OF_RECORD and key[0] != "Packages"}
+            for found in each
+        ]
     order = ("Result", "Profile", "Options", "Parameters", "Code", "Packages")
     keys = sorted(dict.fromkeys(key for found in each for key in found), key=lambda key: order.index(key[0]))
     return [Row(*key, tuple(found.get(key, "") for found in each)) for key in keys]

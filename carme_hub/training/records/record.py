@@ -32,12 +32,11 @@ TAIL_BYTES = 1 << 16
 def keep_script(script: Path, folder: Path) -> str:
     """Copy a script into a run's folder, where it is not very large, and return its SHA-256; "" = it cannot be read."""
     try:
-        if script.stat().st_size > source.MAX_SCRIPT_BYTES:
-            return ""
         text = script.read_bytes()
     except OSError:
         return ""
-    write(folder / SCRIPT, text)
+    if len(text) <= source.MAX_SCRIPT_BYTES:
+        write(folder / SCRIPT, text)
     return source.digest(text)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import threading
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,48 +14,93 @@ from urllib.parse import urlsplit, urlunsplit
 
 #: The most bytes of a diff and of a copied script, and the most names of new files.
 MAX_DIFF_BYTES, MAX_SCRIPT_BYTES, MAX_NAMES = 4 << 20, 1 << 20, 100
-#: Seconds for one command of Git: a home may be slow, and a record is no reason to wait.
-GIT_TIMEOUT = 10.0
+#: The most bytes of what another command of Git prints.
+MAX_OUTPUT_BYTES = 16 << 20
+#: Seconds for all commands of Git: a home may be slow, and a record is no reason to wait.
+GIT_TIMEOUT = 20.0
 
 
 def git_state(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return the state of a folder's Git repository, and the diff of its files to the commit; ({}, b"") without one.
 
     The state has ``folder`` (of the repository), ``commit``, ``branch``, ``remote`` (without a password), ``changed``
-    (names of changed and new files), and ``diff_cut``, where the diff is not all of it.
+    (names of changed and new files; None = unknown, since Git was too slow or the repository is a whole home), and
+    ``diff_cut``, where the diff is not all of it.
     """
-    top = _git(folder, "rev-parse", "--show-toplevel").decode(errors="replace").strip()
+    git = _Git(folder)
+    top = git.line("rev-parse", "--show-toplevel")
     if not top:
         return {}, b""
-    there = Path(top)
-    names = [each for each in _git(there, "status", "--porcelain", "-z").decode(errors="replace").split("\0") if each]
-    diff = _git(there, "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
-    state = {
+    git.folder = Path(top)
+    state: dict[str, Any] = {
         "folder": top,
-        "commit": _git(there, "rev-parse", "--verify", "-q", "HEAD").decode().strip(),
-        "branch": _git(there, "symbolic-ref", "--short", "-q", "HEAD").decode(errors="replace").strip(),
-        "remote": without_password(_git(there, "remote", "get-url", "origin").decode(errors="replace").strip()),
-        "changed": [each[3:] for each in names[:MAX_NAMES]],
-        "diff_cut": len(diff) > MAX_DIFF_BYTES,
+        "commit": git.line("rev-parse", "--verify", "-q", "HEAD"),
+        "branch": git.line("symbolic-ref", "--short", "-q", "HEAD"),
+        "remote": without_password(git.line("remote", "get-url", "origin")),
+        "changed": None,
+        "diff_cut": False,
     }
-    return state, diff[:MAX_DIFF_BYTES]
+    if git.folder == Path.home():  # to look through all files of a home would take minutes
+        return state, b""
+    status = git.run("status", "--porcelain", "-z")
+    diff = (
+        git.run("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", most=MAX_DIFF_BYTES)
+        if state["commit"]
+        else b""
+    )
+    if status is None or diff is None:
+        return state, b""
+    return state | {"changed": _names(status)[:MAX_NAMES], "diff_cut": len(diff) > MAX_DIFF_BYTES}, diff[
+        :MAX_DIFF_BYTES
+    ]
 
 
-def _git(folder: Path, *words: str) -> bytes:
-    """Return what a command of Git prints; b"" where it fails, or there is no Git."""
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environ,
-            timeout=GIT_TIMEOUT,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return b""
-    return done.stdout if done.returncode == 0 else b""
+def _names(status: bytes) -> list[str]:
+    """Return the names in what ``git status --porcelain -z`` prints; after a renamed file comes its old name."""
+    found, words = [], iter(status.decode(errors="replace").split("\0"))
+    for word in words:
+        if word:
+            found.append(word[3:])
+            if "R" in word[:2] or "C" in word[:2]:
+                next(words, None)
+    return found
+
+
+class _Git:
+    """Runs commands of Git, all of them together in a limited time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._until = time.monotonic() + GIT_TIMEOUT
+
+    def line(self, *words: str) -> str:
+        """Return the line that a command prints; "" where it fails."""
+        return (self.run(*words) or b"").decode(errors="replace").strip()
+
+    def run(self, *words: str, most: int = MAX_OUTPUT_BYTES) -> bytes | None:
+        """Return what a command prints, a byte more than ``most`` at most; None where it fails."""
+        environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+        try:
+            process = subprocess.Popen(
+                ["git", "-C", str(self.folder), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environ,
+            )
+        except OSError:
+            return None
+        with process:
+            timer = threading.Timer(max(0.0, self._until - time.monotonic()), process.kill)
+            timer.start()
+            try:
+                printed = process.stdout.read(most + 1) if process.stdout else b""
+                if len(printed) > most:
+                    process.kill()
+                    return printed
+                return printed if process.wait() == 0 else None
+            finally:
+                timer.cancel()
 
 
 def without_password(address: str) -> str:

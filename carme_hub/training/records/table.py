@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -14,44 +15,54 @@ from carme_hub.training.run import description
 from carme_hub.training.run.description import View
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
 
+from .marks import FILE as MARKS
 from .marks import read_marks
 from .record import last_scalars
 
 #: The most runs of a table, scalars of a run in it, runs of a comparison, points of a curve, and bytes of a run's
 #: scalars that are read, from the end.
-MAX_RUNS, MAX_SCALARS, MAX_COMPARED, MAX_POINTS, MAX_BYTES = 500, 12, 8, 400, 16 << 20
+MAX_RUNS, MAX_SCALARS, MAX_COMPARED, MAX_POINTS, MAX_BYTES = 500, 12, 8, 400, 4 << 20
 
 
 class RunsTable:
-    """The newest runs of a user as rows."""
+    """The newest runs of a user as rows. What has not changed since is not read again."""
 
     def __init__(self) -> None:
-        self._ended: dict[tuple[str, float], dict[str, Any]] = {}
+        self._known: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._lock = Lock()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each run, the newest first; docs/reference/distributed.md lists the fields of a state."""
-        found, kept = [], {}
+        found, known = [], {}
         for run in all_runs()[:MAX_RUNS]:
             try:
-                state = run.state()
-                key = (run.id, float(state["began"]))
-                row = self._ended.get(key) or _row(run, state)
+                key = (run.id, _changed(run.folder / "state.json"), _changed(run.folder / MARKS))
+                row = self._known.get(key) or _row(run, run.state())
             except (NoRun, OSError, ValueError, KeyError):  # it is being created or deleted
                 continue
-            if state["state"] in ENDED:
-                kept[key] = row
-            marks = read_marks(run)
-            found.append({**row, "star": marks.star, "tags": list(marks.tags), "note": marks.note})
+            if row["ended"] and row["state"] != "lost":  # a run that is lost may be stopped still
+                known[key] = row
+            found.append(row)
         with self._lock:
-            self._ended = kept
+            self._known = known
         return found
 
 
+def _changed(path: Path) -> int:
+    """Return the time of a file's last change in nanoseconds; 0 = there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def _row(run: Run, state: State) -> dict[str, Any]:
-    view, request = View(state, time.time()), run.request()
+    view, request, marks = View(state, time.time()), run.request(), read_marks(run)
     done, total = description.progress(view)
     return {
+        "star": marks.star,
+        "tags": list(marks.tags),
+        "note": marks.note,
         "id": run.id,
         "name": description.run_name(state),
         "state": state["state"],
@@ -67,7 +78,7 @@ def _row(run: Run, state: State) -> dict[str, Any]:
         "virtual": bool(state.get("virtual")),
         "speed": description.speed(view),
         "progress": [done, total],
-        "scalars": dict(list(last_scalars(run).items())[:MAX_SCALARS]),
+        "scalars": {name: _json(value) for name, value in list(last_scalars(run).items())[:MAX_SCALARS]},
         "kind": state.get("kind", ""),
         "code": str(request.get("script") or request.get("module") or request.get("command") or ""),
         "price": str(request.get("price") or ""),
@@ -75,6 +86,11 @@ def _row(run: Run, state: State) -> dict[str, Any]:
         "repeats": str(request.get("repeats") or ""),
         "repeatable": "given" in request,
     }
+
+
+def _json(value: float) -> float | str:
+    """Return a number for JSON, which has neither NaN nor infinity."""
+    return value if math.isfinite(value) else str(value)
 
 
 def curves(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float]]]]:
@@ -95,7 +111,7 @@ def _curves_of(path: Path) -> dict[str, list[list[float]]]:
         try:
             values: Mapping[str, Any] = json.loads(line)
             for name, value in values.items():
-                if name not in ("step", "at"):
+                if name not in ("step", "at") and math.isfinite(float(value)):
                     found.setdefault(name, []).append([float(values["step"]), float(value)])
         except (ValueError, KeyError, TypeError, AttributeError):  # the last line may be half
             continue

@@ -116,10 +116,12 @@ def divide_ranks(options: RunOptions, capacity: JobCapacity, allowed: Sequence[i
         return options  # so many nodes with the same ranks on each, while the session's node may get a companion too
     nodes = fewest_nodes(options.ranks, each, allowed, options.gpus_per_node)
     stay = ranks_of_node(options, capacity) * capacity.nodes
-    counts = not (options.only_companion or options.dry_run or options.backend == "mpi")
+    # How much memory the session has for each GPU is unknown here.
+    counts = not (options.only_companion or options.dry_run or options.mem_per_gpu or options.backend == "mpi")
     if counts and 0 < stay < options.ranks:
-        fewer = fewest_nodes(options.ranks - stay, each, allowed, options.gpus_per_node)
-        if fewer and (not nodes or fewer * -(-(options.ranks - stay) // fewer) < nodes * -(-options.ranks // nodes)):
+        rest = options.ranks - stay
+        fewer = fewest_nodes(rest, each, allowed, options.gpus_per_node)
+        if fewer and (not nodes or (fewer <= nodes and fewer * -(-rest // fewer) < nodes * -(-options.ranks // nodes))):
             return replace(options, nodes=fewer + capacity.nodes, own=(stay, capacity.nodes), gpus_per_node=0)
     return replace(options, nodes=nodes, gpus_per_node=0) if nodes else None
 

@@ -10,7 +10,7 @@ import keyword
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from .environment import split_assignment
@@ -207,8 +207,11 @@ def parse_changes(
     """
     if any(word.partition("=")[0] in ("--push", "--pull") for word in words):
         raise InvalidOptions("--push and --pull cannot be changed: the variables are those of the notebook of then.")
-    parser = _parser("carme-hub runs repeat", before)
-    return _parse_until_program(parser, words, own)
+    options, program, arguments = _parse_until_program(_parser("carme-hub runs repeat", before), words, own)
+    new = options.env[len(before.env) :]
+    named = {word.partition("=")[0] for word in new}
+    kept = tuple(word for word in before.env if word not in named)
+    return replace(options, env=(*kept, *new)), program, arguments
 
 
 def _from_arguments(arguments: argparse.Namespace) -> RunOptions:

@@ -30,6 +30,8 @@ def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the values that are one finite number each."""
     found = {}
     for name, value in values.items():
+        if name in ("step", "at"):  # Lightning's habit; the step is known better
+            continue
         try:
             number = float(value.detach() if hasattr(value, "detach") else value)
         except (TypeError, ValueError, RuntimeError):  # a text, or a tensor of several numbers

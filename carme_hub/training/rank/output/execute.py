@@ -31,7 +31,8 @@ def run_file(path: Path, names: Mapping[str, Any], *, cell: bool = False) -> dic
     if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), str(path), "eval", dont_inherit=True), main.__dict__)  # noqa: S307
         if value is not None and not _is_silenced(source):
-            rich_output.display(value)
+            with rich_output.said_only():
+                rich_output.display(value)
     return main.__dict__
 
 

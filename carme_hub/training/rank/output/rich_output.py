@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import base64
 import builtins
+import contextlib
 import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +45,18 @@ def install() -> None:
 def show_figures() -> None:
     """Show the figures that the code has left open, as a notebook does at the end of a cell."""
     if backend := sys.modules.get(_BACKEND.removeprefix("module://")):
-        backend.FigureManager.pyplot_show()
+        with said_only():
+            backend.FigureManager.pyplot_show()
+
+
+@contextlib.contextmanager
+def said_only() -> Iterator[None]:
+    """Print an error of what is displayed when the code has ended: hours of training do not fail by it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  a repr of anybody
+        traceback.print_exc()
+        print("[carme] This could not be displayed.", file=sys.stderr)  # noqa: T201
 
 
 def display(

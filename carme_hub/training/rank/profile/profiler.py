@@ -6,6 +6,7 @@ what they say in ``profile/rank-<n>.json``. The profiler slows the steps that it
 
 from __future__ import annotations
 
+import inspect
 import json
 import resource
 import sys
@@ -60,8 +61,9 @@ class Profiler:
             kinds = [profiler.ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 kinds.append(profiler.ProfilerActivity.CUDA)
-                torch.cuda.reset_peak_memory_stats()
-            self._profile, self._began_at = profiler.profile(activities=kinds, acc_events=True), self._count
+            # Newer versions forget the events at the end of a cycle unless they are told to add them up.
+            more = {"acc_events": True} if "acc_events" in inspect.signature(profiler.profile).parameters else {}
+            self._profile, self._began_at = profiler.profile(activities=kinds, **more), self._count
             self._profile.start()
         except Exception:  # noqa: BLE001  a profile is no reason to end a training
             self._give_up()
@@ -69,13 +71,21 @@ class Profiler:
     def finish(self) -> None:
         """Write what was profiled; where the code has ended early, of fewer steps."""
         profile, self._profile = self._profile, None
-        if self._done or profile is None:
+        if self._done:
             return
         self._done = True
+        if profile is None:
+            text = f"this rank reported {self._count} steps, so none was profiled."
+            print(f"[carme] --profile {self._first}:{self._last}: {text}", flush=True)  # noqa: T201
+            return
         try:
             self._write(profile, max(1, self._count - self._began_at))
         except Exception:  # noqa: BLE001  the same
             self._give_up()
+
+    def drop(self) -> None:
+        """Write nothing: the code has failed, and its error is to be reported before anything else."""
+        self._done, self._profile = True, None
 
     def _write(self, profile: Any, steps: int) -> None:
         torch = sys.modules["torch"]
@@ -87,6 +97,7 @@ class Profiler:
         events = [
             Event(each.name, each.time_range.start, each.time_range.end, "CPU" not in str(each.device_type))
             for each in profile.events()
+            if not (getattr(each, "is_user_annotation", False) and "CPU" not in str(each.device_type))
         ]
         begin = min((each.begin for each in events), default=0.0)
         end = max((each.end for each in events), default=0.0)

@@ -28,7 +28,12 @@ def scalars(progress: Progress) -> list[dict[str, Any]]:
 
 
 def test_what_is_no_number_is_left_out(progress: Progress) -> None:
-    report.report(3, float("inf"), None, {"loss": 0.5, "text": "1", "nan": float("nan"), "list": [1], "none": None})
+    report.report(
+        3,
+        float("inf"),
+        None,
+        {"step": 9.0, "at": 1, "loss": 0.5, "text": "1", "nan": float("nan"), "list": [1], "none": None},
+    )
     report.report(4, -1, 8)
     assert progress.snapshot() | {"rate": None} == {"step": 4, "total": None, "samples": 8, "rate": None}
     assert scalars(progress) == [{"step": 3, "loss": 0.5}]

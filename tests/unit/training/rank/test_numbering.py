@@ -48,6 +48,17 @@ def test_the_ranks_of_two_steps_are_numbered_as_those_of_one(
     assert place.for_horovod("a", 1)["HOROVOD_HOSTNAME"] == f"{found.node}-{slot}"
 
 
+def test_nccl_takes_the_ranks_of_two_jobs_for_those_of_two_nodes() -> None:
+    both = rank_from_environ(environ(0, 0, 0, "2,1") | {"CARME_SLOT": "r2"}, PARTS)
+    assert both.for_torch("10.0.0.1", 29500, "run-1")["NCCL_HOSTID"] == "node1-r2"
+    assert "NCCL_HOSTID" not in rank_from_environ(environ(0, 0, 0)).for_torch("10.0.0.1", 29500, "run-1")
+
+
+def test_slurm_may_put_the_tasks_of_a_step_the_other_way_round() -> None:
+    place = rank_from_environ(environ(1, 0, 1, "1,2") | {"CARME_SLOT": "r2"}, PARTS)
+    assert place == Rank(3, 5, 0, 2, 2, 3, "node2", 2, 3, "r2")
+
+
 @pytest.mark.parametrize(("tasks", "slot"), [("2", ""), ("2", "r1"), ("2", "r2"), ("2,1", "r0"), ("1,1", "r2")])
 def test_a_step_that_the_run_does_not_have_is_said(tasks: str, slot: str) -> None:
     with pytest.raises(NoStep, match=r"is no step of this run, which has \(\(2,\), \(2, 1\)\)"):

@@ -81,9 +81,11 @@ class ForgedProfile:
         self.calls.append("stop")
 
     def events(self) -> list[Any]:
-        return [
-            SimpleNamespace(name=LOADER, time_range=SimpleNamespace(start=0, end=4000), device_type="DeviceType.CPU")
-        ]
+        taken = SimpleNamespace(start=0, end=4000)
+        mark = SimpleNamespace(
+            name="Optimizer.step", time_range=taken, device_type="DeviceType.CUDA", is_user_annotation=True
+        )
+        return [SimpleNamespace(name=LOADER, time_range=taken, device_type="DeviceType.CPU"), mark]
 
     def export_chrome_trace(self, path: str) -> None:
         Path(path).write_text("trace")
@@ -132,7 +134,7 @@ def test_the_asked_steps_are_profiled_and_no_others(
         progress.step(step, None, 0, {})
     assert len(ForgedProfile.made) == 1
     kept = json.loads((tmp_path / PROFILES / "rank-0.json").read_text())
-    assert (kept["steps"], kept["step_ms"], kept["loading"]) == (2, 2.0, 1.0)
+    assert (kept["steps"], kept["step_ms"], kept["loading"], kept["kernels"]) == (2, 2.0, 1.0, None)
     assert "[carme] Data loading: 100% of the time." in capsys.readouterr().out
     for name in ("rank-0.json", "rank-0.json.gz"):
         assert (tmp_path / PROFILES / name).stat().st_mode & 0o777 == 0o600
@@ -146,6 +148,20 @@ def test_code_that_ends_early_has_a_profile_of_fewer_steps(progress: Progress, t
     found.finish()
     found.finish()
     assert json.loads((tmp_path / PROFILES / "rank-0.json").read_text())["steps"] == 2
+
+
+@pytest.mark.usefixtures("torch")
+def test_code_that_fails_has_no_profile_and_too_few_steps_are_said(
+    progress: Progress, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = begun(progress, tmp_path)
+    for step in range(3):
+        progress.step(step, None, 0, {})
+    found.drop()
+    found.finish()
+    assert ForgedProfile.made[0].calls == ["start"]
+    begun(progress, tmp_path, 40, 41).finish()
+    assert capsys.readouterr().out == "[carme] --profile 40:41: this rank reported 0 steps, so none was profiled.\n"
 
 
 @pytest.mark.usefixtures("torch")

@@ -133,6 +133,23 @@ def test_display_without_ipython_prints(folder: Path, capsys: pytest.CaptureFixt
     assert displayed(folder)[1]["metadata"] == {"a": 1}
 
 
+class Unrepresentable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_value_that_cannot_be_displayed_fails_no_training(
+    folder: Path, rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CARME_RANK", rank)
+    path = folder / "cell.py"
+    path.write_text("result = 42\nvalue")
+    assert execute.run_file(path, {"value": Unrepresentable()}, cell=True)["result"] == 42
+    assert "RuntimeError: no words" in (said := capsys.readouterr().err)
+    assert "This could not be displayed." in said
+
+
 def test_what_is_imported_from_ipython_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "IPython/core").mkdir(parents=True)
     for name, text in {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,9 +66,14 @@ def train(home: Path, name: str, *words: str, script: str = SCRIPT) -> Run:
     return Run.load(name)
 
 
-def test_a_run_keeps_what_repeats_it(home: Path) -> None:
-    subprocess.run(["git", "init", "-q", "-b", "work", str(home)], check=True)
-    run = train(home, "first", "-n", "2", "--time", "1h", "train.py", "5")
+def test_a_run_keeps_what_repeats_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = home / "project"
+    subprocess.run(["git", "init", "-q", "-b", "work", str(project)], check=True)
+    monkeypatch.chdir(project)
+    run = train(project, "first", "-n", "2", "--time", "1h", "train.py", "5")
+    end = time.monotonic() + 20
+    while not (run.folder / record.RECORD).exists() and time.monotonic() < end:  # its conductor writes it at the end
+        time.sleep(0.05)
     kept = record.read_record(run)
     assert kept["git"]["branch"] == "work"
     assert "train.py" in kept["git"]["changed"]
@@ -154,6 +160,49 @@ def test_a_cell_and_a_function_are_repeated_with_their_variables(home: Path) -> 
     assert repeated.result() == 32
     with pytest.raises(CannotRun, match="cell or a function of a notebook, which has no arguments"):
         distributed.repeat(cell, args=["1"])
+
+
+def test_variables_of_then_are_set_again(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os\nprint(os.environ['SEED'])"
+    train(home, "first", "-n", "1", "--env", "SEED=1", "train.py", script=script)
+    assert "SEED=1" not in (Run.load("first").folder / "asked.json").read_text()  # it may be a secret
+    capsys.readouterr()
+    assert command.main(["runs", "repeat", "first"]) == command.CANNOT
+    assert "SEED is not set here" in capsys.readouterr().err
+    assert command.main(["runs", "repeat", "first", "--env", "SEED=2"]) == 0
+    assert capsys.readouterr().out == "2\n"
+    monkeypatch.setenv("SEED", "3")
+    assert command.main(["runs", "repeat", "first-1"]) == 0
+    assert capsys.readouterr().out == "3\n"
+
+
+def test_a_run_is_repeated_by_the_python_of_then(home: Path) -> None:
+    run = train(home, "first", "-n", "1", "train.py", "1")
+    asked = run.request()
+    assert asked["python"] == sys.executable
+    (run.folder / "asked.json").write_text(json.dumps(asked | {"python": "/gone/bin/python"}))
+    with pytest.raises(CannotRun, match="ran with /gone/bin/python, which is not there any more"):
+        distributed.repeat(run)
+
+
+def test_an_option_can_be_switched_off(home: Path) -> None:
+    (home / "train.py").write_text(SCRIPT)
+    assert (
+        command.main(["train", "-n", "1", "--name", "a", "--max-restarts", "3", "--time", "1h", "train.py", "1"]) == 0
+    )
+    given = distributed.repeat("a", max_restarts=0, time=None).request()["given"]
+    assert (given["max_restarts"], given["seconds"], given["ranks"]) == (0, 0, 1)
+
+
+def test_a_run_of_an_older_release_has_no_packages_that_differ(home: Path) -> None:
+    train(home, "first", "-n", "1", "train.py", "1")
+    train(home, "second", "-n", "2", "--gpus-per-task", "0", "train.py", "1")
+    (Run.load("first").folder / record.RECORD).unlink()
+    rows = {(row.group, row.name): row.values for row in distributed.compare("first", "second").rows}
+    assert rows[("Options", "--gpus-per-task")] == ("", "0")
+    assert not [key for key in rows if key[0] == "Packages"]
 
 
 def test_what_cannot_be_repeated_says_why(home: Path) -> None:

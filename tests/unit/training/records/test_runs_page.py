@@ -40,6 +40,7 @@ def test_a_row_has_what_the_table_shows(home: Path) -> None:
     page = RunsPage()
     first, second = page.rows()["runs"]
     assert (first["id"], first["state"], first["ended"]) == ("new", "starting", False)
+    assert second["scalars"]["loss"] == pytest.approx(1 / 3)
     assert (second["id"], second["label"], second["took"], second["ranks"]) == ("old", "Finished", 9.0, 2)
     assert (second["scalars"], second["args"]) == ({"loss": pytest.approx(1 / 3)}, "--lr 'a b'")
     assert (second["star"], second["tags"], second["repeatable"]) == (False, [], True)
@@ -92,6 +93,32 @@ def test_a_long_curve_keeps_its_peaks() -> None:
     assert table.thinned(points[:400]) == points[:400]
 
 
+def test_a_loss_that_is_no_number_hides_no_run() -> None:
+    run = ended("one")
+    (run.folder / "scalars.jsonl").write_text('{"step": 1, "at": 1, "loss": 1}\n{"step": 2, "at": 2, "loss": NaN}\n')
+    ended("two")
+    page = RunsPage()
+    rows = page.rows()
+    assert rows["runs"][1]["scalars"] == {"loss": "nan"}
+    found = page.comparison(["one", "two"])
+    assert found["curves"]["one"] == {"loss": [[1.0, 1.0]]}
+    for answer in (rows, found):
+        json.dumps(answer, allow_nan=False)
+
+
+def test_gpus_are_requested_only_after_their_price_was_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from carme_hub.training.launch import price
+
+    ended("one")
+    monkeypatch.setattr(price, "price_of", lambda options: "Costs up to 3 GPU-hours.")
+    monkeypatch.setattr("carme_hub.training.launch.start.price_of", lambda options: "Costs up to 3 GPU-hours.")
+    page = RunsPage()
+    assert page.do("one", {"ask": "repeat"}) == {"message": "Costs up to 3 GPU-hours.", "confirm": True}
+    assert len(all_runs()) == 1
+    answer = page.do("one", {"ask": "repeat", "confirm": True})
+    assert answer == {"message": "one-2 is started. Costs up to 3 GPU-hours.", "run": "one-2"}
+
+
 def test_deleting_is_undone() -> None:
     ended("one")
     page = RunsPage()
@@ -121,7 +148,13 @@ def test_a_run_is_repeated_with_changes(home: Path) -> None:
     with pytest.raises(ValueError, match="has changed since one"):
         page.do("one", {"ask": "repeat"})
     assert page.do("one", {"ask": "repeat", "changed_code": True})["run"] == "one-4"
-    for words, said in (("train.py", "is no option"), ("-n x", "invalid int"), ("'", "quotation")):
+    refused = (
+        ("train.py", "is no option"),
+        ("-n x", "invalid int"),
+        ("'", "quotation"),
+        ("--dry-run", "in a terminal"),
+    )
+    for words, said in refused:
         with pytest.raises(ValueError, match=said):
             page.do("one", {"ask": "repeat", "options": words})
     assert len(all_runs()) == 4

@@ -44,6 +44,32 @@ def test_what_is_changed_is_recorded_beside_its_commit(repository: Path) -> None
     assert not state["diff_cut"]
 
 
+def test_a_renamed_file_has_its_new_name(repository: Path) -> None:
+    git(repository, "mv", "src/train.py", "src/main.py")
+    (repository / "other.py").touch()
+    assert source.git_state(repository)[0]["changed"] == ["src/main.py", "other.py"]
+
+
+def test_what_git_does_not_say_in_time_is_unknown_and_not_clean(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text('#!/bin/sh\ncase "$*" in *status*) exec sleep 60;; esac\nexec /usr/bin/git "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(source, "GIT_TIMEOUT", 1.5)
+    state, diff = source.git_state(repository)
+    assert (len(state["commit"]), state["changed"], diff) == (40, None, b"")
+
+
+def test_a_home_that_is_a_repository_is_not_looked_through(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / "src/train.py").write_text("lr = 2\n")
+    monkeypatch.setenv("HOME", str(repository))
+    state, diff = source.git_state(repository / "src")
+    assert (len(state["commit"]), state["changed"], diff) == (40, None, b"")
+
+
 def test_a_large_diff_is_cut_and_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "MAX_DIFF_BYTES", 50)
     (repository / "src/train.py").write_text("lr = 2\n" * 100)

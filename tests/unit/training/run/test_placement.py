@@ -84,6 +84,7 @@ def test_the_fewest_nodes_are_those_whose_gpus_the_hub_gives(
         (RunOptions(4, backend="mpi"), JobCapacity(1, 1), ([4],)),
         (RunOptions(4, dry_run=True), JobCapacity(1, 1), ([4],)),
         (RunOptions(4, nodes=2), JobCapacity(1, 2), ([2, 2],)),
+        (RunOptions(4, mem_per_gpu=1024), JobCapacity(1, 1), ([4],)),  # which the session may not have
     ],
 )
 def test_the_first_ranks_stay_in_the_session_where_that_saves_gpus(
@@ -120,6 +121,12 @@ def test_no_division_requests_more_gpus_than_a_companion_alone(
     assert found.gpus_per_node in allowed
     assert found.own is None or (found.own.nodes <= nodes and found.own.gpus_per_node <= gpus)
     assert alone is None or found.gpus <= place_ranks(alone, room).gpus
+
+
+def test_no_node_more_is_taken_to_save_a_gpu() -> None:
+    chosen = divide_ranks(RunOptions(8), JobCapacity(1, 2), (1, 2, 4, 8))
+    assert chosen is not None
+    assert [part.tasks() for part in place_ranks(chosen, JobCapacity(1, 2)).parts] == [[8]]
 
 
 def test_a_companion_has_what_was_asked_for_each_rank_and_gpu() -> None:

@@ -2,12 +2,12 @@
    carme_hub.training.notebook.runs_page. Everything that comes from a run is put into the page as text. */
 
 const base = `${document.body.dataset.base}carme`;
-const LIVE_POLL = 3000, IDLE_POLL = 20000, TIMEOUT = 30000;
+const LIVE_POLL = 3000, IDLE_POLL = 20000, TIMEOUT = 30000, START_TIMEOUT = 120000;
 const COLOURS = ["#1f77b4", "#d95f02", "#2a9d4a", "#c2185b", "#7b61c9", "#8a6d3b", "#0097a7", "#666666"];
 const main = document.getElementById("runs");
 /** What is shown: the rows, the ids that are chosen, what the filter says, and the panel below the table. */
 const state = { rows: null, error: "", chosen: new Set(), filter: "", starred: false, panel: null };
-let timer;
+let timer, seen = true;
 
 /** Create an element; functions among the attributes are event handlers. */
 function element(tag, attributes = {}, ...children) {
@@ -24,7 +24,7 @@ function element(tag, attributes = {}, ...children) {
 /** Send a request, and return the answer; the error has the server's own words. */
 async function ask(path, body) {
   const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
-  const options = { credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT) };
+  const options = { credentials: "same-origin", signal: AbortSignal.timeout(body ? START_TIMEOUT : TIMEOUT) };
   if (body) {
     options.method = "POST";
     options.headers = { "Content-Type": "application/json", "X-XSRFToken": decodeURIComponent(xsrf) };
@@ -36,8 +36,9 @@ async function ask(path, body) {
   } catch {
     throw new Error("The server does not answer. Has the session ended?");
   }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.message || `The server answered ${response.status}.`);
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(answer?.message || `The server answered ${response.status}.`);
+  if (answer === null) throw new Error("The server's answer cannot be understood.");
   return answer;
 }
 
@@ -57,6 +58,7 @@ function moment(seconds) {
 }
 
 function number(value) {
+  if (typeof value !== "number") return value; // NaN and infinity come as texts
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
 }
 
@@ -126,12 +128,12 @@ function table(rows) {
 }
 
 function controls(rows) {
-  const chosen = state.rows.filter((row) => state.chosen.has(row.id));
+  const chosen = rows.filter((row) => state.chosen.has(row.id)); // and not those that the filter hides
   const search = element("input", {
     type: "search", placeholder: "Filter: name, state, #tag", "aria-label": "Filter runs", value: state.filter,
     input: (event) => {
       state.filter = event.target.value;
-      show("search");
+      show();
     },
   });
   const starred = element("input", {
@@ -152,8 +154,27 @@ function controls(rows) {
     element("span", { class: "quiet", role: "status" }, rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`));
 }
 
-function show(focus) {
-  const at = document.activeElement?.type === "search" ? document.activeElement.selectionStart : null;
+/** What has the focus, as something that can be found again after the page is made anew. */
+function focused() {
+  const node = document.activeElement;
+  if (!node || !main.contains(node)) return null;
+  const all = [...main.querySelectorAll("button, input, textarea, summary, [tabindex]")];
+  const run = node.closest("tr[data-run]")?.dataset.run;
+  const within = run ? [...node.closest("tr").querySelectorAll("button, input")].indexOf(node) : all.indexOf(node);
+  return { run, within, caret: node.type === "search" ? node.selectionStart : null };
+}
+
+function focusAgain(place) {
+  if (!place) return;
+  const row = place.run && [...main.querySelectorAll("tr[data-run]")].find((each) => each.dataset.run === place.run);
+  const all = (row || main).querySelectorAll(row ? "button, input" : "button, input, textarea, summary, [tabindex]");
+  const node = place.run && !row ? null : all[place.within];
+  node?.focus({ preventScroll: true });
+  if (node && place.caret !== null) node.setSelectionRange(place.caret, place.caret);
+}
+
+function show() {
+  const place = focused(), left = main.querySelector(".wide")?.scrollLeft ?? 0;
   const parts = [element("h1", {}, "Runs")];
   if (state.error) parts.push(element("p", { class: "bad", role: "alert" }, state.error));
   if (state.rows?.length) {
@@ -169,19 +190,18 @@ function show(focus) {
   if (state.panel) parts.push(state.panel);
   parts.push(message);
   main.replaceChildren(...parts);
-  if (focus === "search" || at !== null) {
-    const search = main.querySelector("input[type=search]");
-    search?.focus();
-    if (at !== null) search?.setSelectionRange(at, at);
-  }
+  const wide = main.querySelector(".wide");
+  if (wide) wide.scrollLeft = left;
+  focusAgain(place);
 }
 
 // -- requests ---------------------------------------------------------------------------------------------------------
 
 const message = element("div", { class: "message", role: "status", "aria-live": "polite" });
 
-function say(text, undo) {
-  message.replaceChildren(text, ...(undo ? [" ", element("button", { click: undo }, "Undo")] : []));
+/** Say what came of a request, with a button for what can be done next. */
+function say(text, then, label = "Undo") {
+  message.replaceChildren(text, ...(then ? [" ", element("button", { click: then }, label)] : []));
 }
 
 async function act(what) {
@@ -197,20 +217,22 @@ async function load() {
   clearTimeout(timer);
   try {
     const rows = (await ask("runs")).runs;
-    const same = JSON.stringify(rows.map((row) => ({ ...row, took: row.ended ? row.took : 0 })));
+    const same = JSON.stringify(rows);
+    const before = state.error;
     state.error = "";
-    // What has not changed is left alone: somebody may be reading or typing.
-    if (same !== state.same || rows.some((row) => !row.ended)) {
+    // What has not changed is left alone, and so is what somebody reads, selects or writes.
+    const busy = ["text", "textarea"].includes(document.activeElement?.type) || String(document.getSelection());
+    if ((same !== state.same || before) && !busy) {
       state.same = same;
       state.rows = rows;
-      if (!["text", "textarea"].includes(document.activeElement?.type)) show();
+      show();
     }
   } catch (error) {
     state.error = error.message;
     show();
   }
   const live = state.rows?.some((row) => !row.ended);
-  timer = setTimeout(load, document.hidden || !live ? IDLE_POLL : LIVE_POLL);
+  timer = setTimeout(load, document.hidden || !seen || !live ? IDLE_POLL : LIVE_POLL);
 }
 
 function mark(row, changes) {
@@ -220,17 +242,22 @@ function mark(row, changes) {
 function remove(rows) {
   return act(async () => {
     const gone = [];
+    let problem = "";
     for (const row of rows) {
-      const answer = await ask(`runs/${encodeURIComponent(row.id)}`, { ask: "delete" });
-      gone.push(answer.undo);
-      state.chosen.delete(row.id);
+      try {
+        gone.push((await ask(`runs/${encodeURIComponent(row.id)}`, { ask: "delete" })).undo);
+        state.chosen.delete(row.id);
+      } catch (error) {
+        problem = ` ${error.message}`;
+      }
     }
     state.panel = null;
-    say(rows.length === 1 ? `${rows[0].id} is deleted.` : `${rows.length} runs are deleted.`, () =>
+    const what = gone.length === 1 && rows.length === 1 ? `${rows[0].id} is deleted.` : `${gone.length} runs are deleted.`;
+    say(`${what}${problem}`, gone.length ? () =>
       act(async () => {
         for (const name of gone) await ask(`runs/${encodeURIComponent(name)}`, { ask: "restore" });
         say(gone.length === 1 ? "It is restored." : "They are restored.");
-      }));
+      }) : null);
   });
 }
 
@@ -323,7 +350,8 @@ async function details(row) {
     const found = await ask(`comparison?run=${encodeURIComponent(row.id)}`);
     const packages = found.rows.filter(([group]) => group === "Packages");
     const others = { ...found, rows: found.rows.filter(([group]) => group !== "Packages") };
-    open(row.id, marksForm(row), row.repeatable ? repeatForm(row) : null, ...charts(found),
+    const stop = row.ended && row.state !== "lost" ? null : stopButton(row);
+    open(row.id, stop, marksForm(row), row.repeatable ? repeatForm(row) : null, ...charts(found),
       element("h2", {}, "What is known of it"), properties(others),
       packages.length ? fold(`${packages.length} packages`, properties({ ...found, rows: packages })) : null,
       found.code ? fold("Code", element("pre", {}, found.code)) : null,
@@ -333,13 +361,28 @@ async function details(row) {
   }
 }
 
+/** A button that stops a run, once it is pressed again. */
+function stopButton(row) {
+  const button = element("button", {
+    class: "danger", click: () => {
+      if (!button.dataset.sure) {
+        button.dataset.sure = "yes";
+        button.textContent = "Stop all ranks? Press again";
+        return;
+      }
+      act(async () => say((await ask(`runs/${encodeURIComponent(row.id)}`, { ask: "stop" })).message));
+    },
+  }, "Stop");
+  return element("div", { class: "bar" }, button);
+}
+
 function field(label, input) {
   return element("label", {}, element("span", {}, label), input);
 }
 
 function marksForm(row) {
   const tags = element("input", { type: "text", value: row.tags.join(" ") });
-  const note = element("input", { type: "text", value: row.note });
+  const note = element("textarea", { rows: Math.min(6, row.note.split("\n").length) }, row.note);
   const save = (event) => {
     event.preventDefault();
     const wanted = tags.value.split(/[\s,]+/).map((tag) => tag.replace(/^#/, "")).filter(Boolean);
@@ -360,23 +403,37 @@ function repeatForm(row) {
   const args = element("input", { type: "text", value: row.args });
   const changed = element("input", { type: "checkbox" });
   const has = ["script", "module", "command"].includes(row.kind);
+  const button = element("button", {}, "Start");
   const start = (event) => {
     event.preventDefault();
     document.activeElement?.blur();
+    button.disabled = true; // a second click would start a second run
     say("One moment …");
-    act(async () => {
-      const body = { ask: "repeat", options: options.value, changed_code: changed.checked };
-      if (has && args.value !== row.args) body.args = args.value;
-      say((await ask(`runs/${encodeURIComponent(row.id)}`, body)).message);
+    const body = { ask: "repeat", options: options.value, changed_code: changed.checked };
+    if (has && args.value !== row.args) body.args = args.value;
+    const send = (confirm) => act(async () => {
+      try {
+        const answer = await ask(`runs/${encodeURIComponent(row.id)}`, { ...body, confirm });
+        say(answer.message, answer.confirm ? () => send(true) : null, "Start it");
+      } finally {
+        button.disabled = false;
+      }
     });
+    send(false);
   };
   return fold("Repeat", element("form", { submit: start },
     element("div", { class: "fields" },
       field("Options that change", options), has ? field("Arguments", args) : null,
       row.kind === "script" ? element("label", { class: "check" }, changed, element("span", {}, "Also if the script has changed")) : null),
-    element("div", { class: "bar" }, element("button", {}, "Start"))));
+    element("div", { class: "bar" }, button)));
 }
 
+// A tab of JupyterLab that is behind another one is not hidden for the browser.
+new IntersectionObserver(([entry]) => {
+  const before = seen;
+  seen = entry.isIntersecting;
+  if (seen && !before) load();
+}).observe(main);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) load();
 });
