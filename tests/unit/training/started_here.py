@@ -18,12 +18,16 @@ from pathlib import Path
 
 from carme_hub.node.rank import END_MARK
 from carme_hub.training.conduct import conduct
+from carme_hub.training.conductor import step
 from carme_hub.training.conductor.conductor import Conductor
 from carme_hub.training.conductor.fixed_size import FixedSizeRun
 from carme_hub.training.run import stall
 from carme_hub.training.run.placement import Placement
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.session.step_broker import Allocation, Broker, RunningStep, Step
+
+#: Seconds for ranks to end after INT, more than in a session: a machine full of tests may take long to wake them.
+INTERRUPT_SECONDS = 8.0
 
 
 class StepHere(RunningStep):
@@ -163,6 +167,7 @@ def main(folder: str, nodes: str, gpus: str, broker: str) -> None:
     def make(run: Run) -> Conductor:
         return FixedSizeRun(run, kinds[broker](int(nodes), int(gpus)))
 
+    step.INTERRUPT_SECONDS = INTERRUPT_SECONDS
     stall.STALL_SECONDS = float(os.environ.get("STALL_SECONDS", stall.STALL_SECONDS))  # a clock that a test moves
     conduct(Run(Path(folder)), lambda: print("ready", flush=True), make)
 

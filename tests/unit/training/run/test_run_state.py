@@ -74,12 +74,18 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
         there.update(message=str(time.monotonic()))
         time.sleep(0.001)  # else this thread hardly lets go of the lock
     assert time.monotonic() - began >= 4 * run_state.WRITE_INTERVAL
+
+    def wait_until_told(message: str) -> None:
+        there.update(message=message)
+        while not seen[-1]["message"] == run.state()["message"] == message:
+            assert time.monotonic() < began + 30
+            time.sleep(0.01)
+
+    wait_until_told("the last but one")
+    time.sleep(4 * run_state.WRITE_INTERVAL)  # both have rested, and would begin no rest of a minute before the last
     # Who writes it and who looks on rest for a minute after this one, unless the end wakes them.
     monkeypatch.setattr(run_state, "WRITE_INTERVAL", 60.0)
-    there.update(message="the last")
-    while not seen[-1]["message"] == run.state()["message"] == "the last":
-        assert time.monotonic() < began + 30
-        time.sleep(0.01)
+    wait_until_told("the last")
     began = time.monotonic()
     there.close(state="finished")
     looking.join(30)
