@@ -144,7 +144,7 @@ def test_figures_and_tables_of_rank_0_come_into_the_notebook(lab: Lab) -> None:
     # Rank 1 prints what it displays, and without a display there is no window.
     assert "loss" in lab.check("print(distributed.log(rank=1))")
     # They come again for whoever opens the run later, also for a function of the notebook.
-    assert len(lab.run("distributed.watch();").shown) == 6
+    assert len(lab.run("_ = distributed.watch()").shown) == 6
     code = "def draw():\n    import matplotlib.pyplot as plt\n    plt.plot([1])\n"
-    drawn = lab.run(f"{code}distributed.run(draw, n=2, gpus_per_task=0);")
+    drawn = lab.run(f"{code}_ = distributed.run(draw, n=2, gpus_per_task=0)")
     assert ["image/png" in shown for shown in drawn.shown] == [False, True]

@@ -154,7 +154,7 @@ def test_a_run_beyond_the_session_goes_to_one_node_with_cpus_and_memory_in_propo
     printed = lab.run(line + HERE + "print(here.node)\n", timeout=120)
     assert not printed.errors, printed.error
     assert "1 node with 3 virtual GPUs more is requested" in printed.out
-    found = lab.check(f"print(distributed.runs()[0].state()['companions'][0]) if 'one-{TAG}' else None").strip()
+    found = lab.check(f"print(distributed.Run.load('one-{TAG}').state()['companions'][0])").strip()
     argv = ("sacct", "-nXP", f"--name=carme-{found}", "-o", "NNodes,ReqTRES")
     wait_for(lambda: lab.hub.cluster.run(*argv).stdout.strip(), 30, "the companion in the accounting")
     job = lab.hub.cluster.run(*argv).stdout.strip()
@@ -182,7 +182,10 @@ def test_in_a_terminal_a_run_that_would_wait_for_gpus_of_others_asks_first(lab: 
             lab.hub.cluster.wait_job(job, "RUNNING")
         lab.check("open('ask.py', 'w').write('print(1)')")
         wait_for(lambda: lab.check(QUOTE).startswith("False 1 of 8 "), 60, "the hub to see these jobs")
-        before = lab.check("print(len(distributed.runs()))")
+        # Of this session alone: whose home it is may start runs elsewhere.
+        count = "mine = os.environ['CARME_SESSION']\n"
+        count += "print(sum(run.state()['session'] == mine for run in distributed.runs()))"
+        before = lab.check(f"import os\n{count}")
         status, said = json.loads(lab.check(IN_A_TERMINAL, 60).splitlines()[-1])
         assert (
             "It may wait for GPUs that others use, or wait for. With -n 3 it would start now. Wait for them? [y/N]"
@@ -190,7 +193,7 @@ def test_in_a_terminal_a_run_that_would_wait_for_gpus_of_others_asks_first(lab: 
         ), said
         assert "Nothing was requested." in said, said
         assert status == 2
-        assert lab.check("print(len(distributed.runs()))") == before
+        assert lab.check(count) == before
     finally:
         lab.hub.cluster.run("scancel", str(beside), str(there))
         lab.check("import os; os.unlink('ask.py')")

@@ -14,9 +14,10 @@ let timer, seen = true;
 async function ask(path, body) {
   const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1] ?? "";
   const options = { credentials: "same-origin", signal: AbortSignal.timeout(body ? START_TIMEOUT : TIMEOUT) };
+  options.headers = { "X-XSRFToken": decodeURIComponent(xsrf) }; // JupyterHub asks for it when data are read, too
   if (body) {
     options.method = "POST";
-    options.headers = { "Content-Type": "application/json", "X-XSRFToken": decodeURIComponent(xsrf) };
+    options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
   let response;
@@ -38,7 +39,7 @@ function mainScalar(row) {
   return name === undefined ? "" : `${name === "loss" ? "" : `${name} `}${number(row.scalars[name])}`;
 }
 
-const MARKS = { finished: ["✓", "good"], failed: ["✗", "bad"], lost: ["✗", "bad"], interrupted: ["■", ""] };
+const SIGNS = { finished: ["✓", "good"], failed: ["✗", "bad"], lost: ["✗", "bad"], interrupted: ["■", ""] };
 
 // -- table ------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ function visible() {
 }
 
 function tableRow(row) {
-  const [mark, kind] = MARKS[row.state] ?? ["▶", ""];
+  const [sign, kind] = SIGNS[row.state] ?? ["▶", ""];
   const gpus = row.gpu_seconds ? duration(row.gpu_seconds) : "";
   const [done, total] = row.progress;
   const choose = element("input", {
@@ -75,7 +76,7 @@ function tableRow(row) {
       element("div", { class: "tags" }, ...row.tags.map((tag) => element("span", { class: "tag" }, `#${tag}`))),
       row.note ? element("div", { class: "quiet" }, row.note) : null),
     element("td", { class: "state", "data-label": "State" },
-      element("span", { class: kind }, element("span", { "aria-hidden": "true" }, `${mark} `), row.label),
+      element("span", { class: kind }, element("span", { "aria-hidden": "true" }, `${sign} `), row.label),
       row.reason ? element("div", { class: "quiet" }, row.reason.slice(0, 160)) : null,
       !row.ended && total ? element("div", {}, element("progress", { value: done, max: total, "aria-label": "Steps" })) : null),
     cell("Loss", mainScalar(row), { class: "number" }),
