@@ -277,7 +277,7 @@ def test_the_gallery_shows_and_copies_it(installed_extension: Path, tmp_path: Pa
     said = in_a_session(installed_extension, "-c", show, str(tmp_path)).splitlines()
     assert said == [
         "Gradient clipping: no step is longer than you allow",
-        "/user/alice/lab/tree/gradient-clipping.ipynb",
+        "/user/alice/templates/open/gradient-clipping.ipynb",
         "False False",  # it was read, not run
     ]
     notebook = json.loads((tmp_path / "gradient-clipping.ipynb").read_text())

@@ -2,7 +2,7 @@
    and opens the page Runs (runs.js) from JupyterLab's launcher and palette.
 
    The kernel sends the data again when it changes. Where it does not (the page was opened later, the kernel ended), the
-   page asks the server (carme_hub.training.notebook.server_extension), so a saved notebook shows what became of its run.
+   page asks the server (carme_hub.training.server.extension), so a saved notebook shows what became of its run.
 
    This is a prebuilt extension in the form that webpack's module federation gives one; it is written by hand, since it
    has two small modules and takes its libraries from JupyterLab. */

@@ -53,8 +53,10 @@ function chart(name, lines) {
   const drawn = lines.map(([, each], index) => {
     const colour = COLOURS[index % COLOURS.length];
     if (each.length === 1) return drawing("circle", { cx: x(each[0][0]), cy: y(each[0][1]), r: 3, fill: colour });
-    const path = each.map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-    return drawing("polyline", { points: path, fill: "none", stroke: colour, "stroke-width": 2 });
+    // A run that was started again, or whose ranks changed, counts some steps again: there a new line begins.
+    const path = each.map(([step, value], at) =>
+      `${at && step >= each[at - 1][0] ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+    return drawing("path", { d: path, fill: "none", stroke: colour, "stroke-width": 2 });
   });
   const axes = drawing("path", {
     d: `M${edge} 12V${height - foot}H${width - 12}`, fill: "none", stroke: "currentColor", "stroke-opacity": 0.4,

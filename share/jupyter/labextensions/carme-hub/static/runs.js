@@ -1,5 +1,5 @@
 /* The page Runs: all runs of %%distributed and carme-hub train, found, compared, repeated and deleted. Its data are from
-   carme_hub.training.notebook.runs_page. Everything that comes from a run is put into the page as text. */
+   carme_hub.training.server.runs_page. Everything that comes from a run is put into the page as text. */
 
 import { charts, duration, element, field, fold, moment, number, properties } from "./runs-parts.js";
 

@@ -10,12 +10,12 @@ import pytest
 
 from carme_hub.training.launch import new_run
 from carme_hub.training.launch.new_run import create
-from carme_hub.training.notebook.runs_page import PAGE, RunsPage
 from carme_hub.training.records import table
 from carme_hub.training.records.marks import read_marks
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import NoRun, Run, all_runs
 from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.server.runs_page import PAGE, RunsPage
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from notebook_parts import state
 
 from carme_hub.training.launch.new_run import create
 from carme_hub.training.notebook.display import MEDIA_TYPE, as_bundle, as_data
-from carme_hub.training.notebook.server_extension import MOST_RUNS, Runs
 from carme_hub.training.run import control
 from carme_hub.training.run.description import View
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.server.extension import MOST_RUNS, Runs
 
 ELASTIC = {"ranks": 2, "backend": "torchrun", "elastic": [1, 4]}
 

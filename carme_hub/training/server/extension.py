@@ -68,11 +68,10 @@ class Runs:
         Raises:
             NoRun: there is none with this id.
         """
+        from carme_hub.training.notebook.display import as_bundle
+        from carme_hub.training.notebook.follow import Logs
         from carme_hub.training.run.description import ENDED
         from carme_hub.training.run.run_folder import Run
-
-        from .display import as_bundle
-        from .follow import Logs
 
         run = Run.by_id(id)
         state = run.state()
@@ -195,7 +194,7 @@ class StyleHandler(JupyterHandler):
     @web.authenticated
     def get(self) -> None:
         """Answer with it."""
-        from .display_style import STYLE
+        from carme_hub.training.notebook.display_style import STYLE
 
         self.set_header("Content-Type", "text/css; charset=utf-8")
         self.finish(STYLE.removeprefix("<style>").removesuffix("</style>"))
