@@ -147,7 +147,7 @@ def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
     )
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torchrun"])
+@pytest.mark.parametrize("backend", ["horovod", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_ranks_in_the_session_and_in_its_companion_are_one_world(lab: Lab, backend: str) -> None:
     places = (
         "import os\n"
@@ -175,7 +175,7 @@ def test_ranks_in_the_session_and_in_its_companion_are_one_world(lab: Lab, backe
     wait_for(lambda: "gres/gpu:a100=2" in lab.hub.cluster.run(*argv).stdout, 30, "the companion in the accounting")
 
 
-@pytest.mark.parametrize("dies", [0, 2])
+@pytest.mark.parametrize("dies", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_a_rank_that_dies_in_either_job_is_named_and_no_step_is_left(lab: Lab, dies: int) -> None:
     cell = (
         "import os, torch, torch.distributed as dist\n"
@@ -214,7 +214,7 @@ def test_a_refusal_of_the_hub_is_shown(lab: Lab) -> None:
     assert printed["conductor"] == ""
 
 
-@pytest.mark.parametrize("own", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("own", [pytest.param((0, 0), marks=pytest.mark.nightly), (1, 1)])
 def test_a_companion_that_ends_early_is_named(lab: Lab, own: tuple[int, int]) -> None:
     words = f"nodes=2, gpus_per_task=1, own={own}, detach=True"
     lab.check(f"run = begin(2, cell='import time; print(1); time.sleep(90)', {words})")
