@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from carme_hub.training.launch.new_run import given_options
 from carme_hub.training.launch.start import begin, begin_again, choose_display, follow
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
@@ -25,7 +26,7 @@ from carme_hub.training.run import control, description, keep, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
 from carme_hub.training.run.run_folder import NoRun, Run
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_json, parse_changes, parse_options
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_changes, parse_options
 
 __all__ = [
     "CannotRun",
@@ -208,12 +209,9 @@ def repeat(
     old = _find_run(run)
     words = _words(options)
     try:
-        before = from_json(old.request()["given"])
-        changed, _, _ = parse_changes(words, before, {})
+        changed, _, _ = parse_changes(words, given_options(old), {})
         changed = replace(changed, **_switched_off(options))
-    except (KeyError, OSError):
-        raise CannotRun(f"{old.id} is of an older release, which did not keep what repeats it.") from None
-    except InvalidOptions as error:
+    except (NoRun, InvalidOptions) as error:
         raise CannotRun(str(error)) from None
     new = begin_again(old, changed, args=args, changed_code=changed_code)
     if not changed.detach:

@@ -10,12 +10,13 @@ import time
 from typing import Any
 
 from carme_hub.training.launch import start
+from carme_hub.training.launch.new_run import given_options
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import ALL_LINES, POLL_INTERVAL, Tail, Terminal
 from carme_hub.training.records import record
 from carme_hub.training.run import description, keep, run_folder
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.run_options import RunOptions, from_json, parse_changes, parse_duration
+from carme_hub.training.run.run_options import RunOptions, parse_changes, parse_duration
 
 from . import distributed
 
@@ -108,10 +109,7 @@ def repeat(words: list[str]) -> int:
         print_text(REPEAT)
         return 0 if words else 2
     old = run_folder.Run.load(words[0])
-    given = old.request().get("given")
-    if given is None:
-        raise CannotRun(f"{old.id} is of an older release, which did not keep what repeats it.")
-    options, program, own = parse_changes(words[1:], from_json(given), OWN)
+    options, program, own = parse_changes(words[1:], given_options(old), OWN)
     if options.dry_run or options.requeue:
         raise CannotRun("--dry-run and --requeue are for carme-hub train.")
     run = start.begin_again(

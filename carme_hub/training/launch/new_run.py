@@ -17,7 +17,7 @@ from carme_hub.training.records import record, source
 from carme_hub.training.run import environment, results
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.run.run_folder import START_TIMEOUT, NoRun, Run, State, has_virtual_gpus, root
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_json
 
 from . import code_check
 
@@ -85,6 +85,18 @@ def create(
     return _complete(run, request, forwarded)
 
 
+def given_options(run: Run) -> RunOptions:
+    """Return the options of a run as its user has written them.
+
+    Raises:
+        NoRun: it is of an older release, or its folder was deleted.
+    """
+    try:
+        return from_json(run.request()["given"])
+    except (KeyError, FileNotFoundError):
+        raise NoRun(f"{run.id} is of an older release, which did not keep what repeats it.") from None
+
+
 def create_again(
     old: Run,
     options: RunOptions,
@@ -116,7 +128,7 @@ def create_again(
         raise NoRun(f"{old.id} ran with {python}, which is not there any more. Start its code again by hand.")
     now, then = os.environ.get("CARME_PACKAGES", ""), before.get("packages", "")
     request = before | _request(options, given, forwarded, price) | {"repeats": old.id, "packages": now}
-    if then:  # what pip had installed in the session of that time is not there, or not the same
+    if then and then != now:  # what pip had installed in the session of that time is not there, or not the same
         request["path"] = [each for each in before["path"] if not each.startswith(f"{then}/")]
     if args is not None:
         request["args"] = list(args)

@@ -80,12 +80,10 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
         raise CannotRun(f"{quote.message}{_advice(options, placement, quote)}")
     more = resources_text(placement, virtual=has_virtual_gpus(environ))
     are = "is" if placement.nodes == 1 else "are"
-    room = (
-        f"for {placement.own.ranks} of {placement.size} ranks"
-        if placement.own
-        else f"no room for {pluralize(placement.size, 'rank')}"
-    )
-    text = f"This session has {'room ' if placement.own else ''}{room}: {more} more {are} requested."
+    room = f"no room for {pluralize(placement.size, 'rank')}"
+    if placement.own:
+        room = f"room for {placement.own.ranks} of {placement.size} ranks"
+    text = f"This session has {room}: {more} more {are} requested."
     return f"{text} {cost_text(quote)}".strip()
 
 

@@ -56,7 +56,7 @@ class Row:
 def properties(run: Run) -> dict[tuple[str, str], str]:
     """Return what is known of a run, as text, by group and name."""
     state, request, kept = run.state(), run.request(), record.read_record(run)
-    view, text = View(state, time.time()), record.text_of
+    view, text = View(state, time.time()), _text
     found: dict[tuple[str, str], str] = {
         ("Result", "State"): description.state_label(view),
         ("Result", "Reason"): description.reason(view),
@@ -73,7 +73,8 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     found |= {
         ("Options", "-n" if name == "ranks" else f"--{name.replace('_', '-')}"): text(value)
         for name, value in options.items()
-        if name not in _NO_OPTIONS and (value not in (None, False, 0, "", [], ()) or _is_cpu(name, value))
+        if name not in _NO_OPTIONS
+        and (value not in (None, False, 0, "", [], ()) or (name, value) == ("gpus_per_task", 0))
     }
     found[("Options", "arguments")] = text(request.get("args"))
     found[("Options", "variables")] = text(request.get("environ", {}).get("forwarded"))
@@ -98,8 +99,12 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _is_cpu(name: str, value: Any) -> bool:
-    return name == "gpus_per_task" and value == 0 and value is not None
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value))
+    return "" if value is None else str(value)
 
 
 def _commit(git: Mapping[str, Any]) -> str:

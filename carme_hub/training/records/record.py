@@ -13,8 +13,8 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from carme_hub.training.run.messages import PARAMS, PROFILES
 from carme_hub.training.run.private_files import write, write_json
@@ -101,22 +101,32 @@ def code_digest(run: Run) -> str:
     return str(run.request().get("script_digest") or "")
 
 
-def last_scalars(run: Run) -> dict[str, float]:
-    """Return the last value of each scalar of rank 0, by name, from the end of its file."""
+def read_scalars(run: Run, most: int) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield the steps of rank 0 and their scalars by name.
+
+    Args:
+        most: bytes to read, from the end of the file.
+    """
     try:
         with (run.folder / "scalars.jsonl").open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
+            file.seek(max(0, size - most))
             lines = file.read().split(b"\n")
     except OSError:
-        return {}
-    found: dict[str, float] = {}
-    for line in lines[1 if size > TAIL_BYTES else 0 :]:
+        return
+    for line in lines[1 if size > most else 0 :]:
         try:
-            values = json.loads(line)
-            found |= {name: float(value) for name, value in values.items() if name not in ("step", "at")}
-        except (ValueError, TypeError, AttributeError):  # the last line may be half
+            values = {name: float(value) for name, value in json.loads(line).items() if name != "at"}
+            yield values.pop("step"), values
+        except (ValueError, KeyError, TypeError, AttributeError):  # the last line may be half
             continue
+
+
+def last_scalars(run: Run) -> dict[str, float]:
+    """Return the last value of each scalar of rank 0, by name, from the end of its file."""
+    found: dict[str, float] = {}
+    for _, values in read_scalars(run, TAIL_BYTES):
+        found |= values
     return found
 
 
@@ -126,12 +136,3 @@ def copy_code(old: Run, new: Path) -> None:
         if (old.folder / name).is_file():
             shutil.copyfile(old.folder / name, new / name)
             (new / name).chmod(0o600)
-
-
-def text_of(value: Any) -> str:
-    """Return a value of a record or of a request for people."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(text_of, value))
-    return "" if value is None else str(value)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +16,7 @@ from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
 
 from .marks import FILE as MARKS
 from .marks import read_marks
-from .record import last_scalars
+from .record import last_scalars, read_scalars
 
 #: The most runs of a table, scalars of a run in it, runs of a comparison, points of a curve, and bytes of a run's
 #: scalars that are read, from the end.
@@ -95,26 +94,15 @@ def _json(value: float) -> float | str:
 
 def curves(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float]]]]:
     """Return the scalars of rank 0 of each run, by run and name: pairs of step and value, at most ``MAX_POINTS``."""
-    return {run.id: _curves_of(run.folder / "scalars.jsonl") for run in runs[:MAX_COMPARED]}
+    return {run.id: _curves_of(run) for run in runs[:MAX_COMPARED]}
 
 
-def _curves_of(path: Path) -> dict[str, list[list[float]]]:
+def _curves_of(run: Run) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MAX_BYTES))
-            lines = file.read().split(b"\n")[1 if size > MAX_BYTES else 0 :]
-    except OSError:
-        return {}
-    for line in lines:
-        try:
-            values: Mapping[str, Any] = json.loads(line)
-            for name, value in values.items():
-                if name not in ("step", "at") and math.isfinite(float(value)):
-                    found.setdefault(name, []).append([float(values["step"]), float(value)])
-        except (ValueError, KeyError, TypeError, AttributeError):  # the last line may be half
-            continue
+    for step, values in read_scalars(run, MAX_BYTES):
+        for name, value in values.items():
+            if math.isfinite(value):
+                found.setdefault(name, []).append([step, value])
     return {name: thinned(points) for name, points in found.items()}
 
 

@@ -101,17 +101,16 @@ class RunsPage:
         import shlex
 
         from carme_hub.training.launch import price, start
-        from carme_hub.training.run.run_options import InvalidOptions, from_json, parse_changes
+        from carme_hub.training.launch.new_run import given_options
+        from carme_hub.training.run.run_options import InvalidOptions, parse_changes
 
         try:
-            given = from_json(run.request()["given"])
+            given = given_options(run)
             if given.pull:
                 raise ValueError(f"It returns variables, so repeat it in a notebook: distributed.repeat({run.id!r})")
             words, arguments = (shlex.split(str(request.get(name) or "")) for name in ("options", "args"))
             # Nobody can be asked here whether to wait.
             options, more, _ = parse_changes(["--detach", "--wait", *words], given, {})
-        except KeyError:
-            raise ValueError(f"{run.id} is of an older release, which did not keep what repeats it.") from None
         except InvalidOptions as error:
             raise ValueError(str(error)) from None
         if more:
