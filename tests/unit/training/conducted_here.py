@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
+from carme_hub.training.launch import new_run
 from carme_hub.training.run import control
 from carme_hub.training.run.run_folder import ENDED, Run, State
 
@@ -28,6 +31,15 @@ def conducted(
         finally:
             process.terminate()
             process.wait(15)
+
+
+@contextmanager
+def launched_here(monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> Iterator[None]:
+    """Have every run that is launched conducted here until the end."""
+    started = ExitStack()
+    monkeypatch.setattr(new_run, "launch", lambda run: started.enter_context(conducted(run, nodes)) and None)
+    with started:
+        yield
 
 
 def end_of(run: Run, **options: object) -> State:

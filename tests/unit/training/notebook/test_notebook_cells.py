@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,16 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conducted_here import launched_here
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, load_ipython_extension, magic
-from carme_hub.training.launch import new_run, start
+from carme_hub.training.launch import start
 from carme_hub.training.notebook import live
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
 from carme_hub.training.run.run_folder import Run
-
-CONDUCTOR = Path(__file__).parents[1] / "started_here.py"
 
 
 @pytest.fixture(autouse=True)
@@ -33,22 +30,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SLURM_GPUS_ON_NODE", "CARME_BACKEND"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    started: list[subprocess.Popen[str]] = []
-
-    def launch(run: Run) -> None:
-        argv = [sys.executable, str(CONDUCTOR), str(run.folder), "2", "0", "BrokerThatStartsHere"]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-    monkeypatch.setattr(new_run, "launch", launch)
-    yield
-    for process in started:
-        process.terminate()
-        process.wait(15)
-        assert process.stdout is not None
-        process.stdout.close()
+    with launched_here(monkeypatch):
+        yield
 
 
 class ShellThatIsForged:

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conducted_here import launched_here
 
 from carme_hub.training import command, distributed
-from carme_hub.training.launch import new_run
 from carme_hub.training.records import record
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_changes
-
-CONDUCTOR = Path(__file__).parents[1] / "started_here.py"
 
 
 @pytest.fixture(autouse=True)
@@ -30,22 +28,8 @@ def session(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))
     for name in ("SLURM_GPUS_ON_NODE", "CARME_BACKEND"):
         monkeypatch.delenv(name, raising=False)
-    started: list[subprocess.Popen[str]] = []
-
-    def launch(run: Run) -> None:
-        argv = [sys.executable, str(CONDUCTOR), str(run.folder), "2", "0", "BrokerThatStartsHere"]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-    monkeypatch.setattr(new_run, "launch", launch)
-    yield
-    for process in started:
-        process.terminate()
-        process.wait(15)
-        assert process.stdout is not None
-        process.stdout.close()
+    with launched_here(monkeypatch):
+        yield
 
 
 SCRIPT = """

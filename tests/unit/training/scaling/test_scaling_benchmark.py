@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conducted_here import launched_here
 
 from carme_hub.training.command import main
 from carme_hub.training.launch import new_run
@@ -19,7 +19,6 @@ from carme_hub.training.run.run_folder import Run
 from carme_hub.training.scaling import benchmark as scaling
 from carme_hub.training.scaling.trial import NotMeasured, Plan, Trial, measure_script
 
-CONDUCTOR = Path(__file__).parents[1] / "started_here.py"
 #: A training that needs 2 ms for each sample, twice as long together with others, and no other rank. It is timed by
 #: a forged clock, which goes on where it would work: a busy machine would make it as slow as it likes.
 SCRIPT = """
@@ -64,21 +63,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")  # a job of one node, without GPUs
     monkeypatch.delenv("CARME_BACKEND", raising=False)
     monkeypatch.chdir(tmp_path)
-    conductors: list[subprocess.Popen[str]] = []
-
-    def launch(run: Run) -> None:
-        argv = [sys.executable, str(CONDUCTOR), str(run.folder), "1", "0", "BrokerThatStartsHere"]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        conductors.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-    monkeypatch.setattr(new_run, "launch", launch)
     (tmp_path / "train.py").write_text(SCRIPT)
-    yield str(tmp_path / "train.py")
-    for process in conductors:
-        with process:
-            process.terminate()
+    with launched_here(monkeypatch, nodes=1):
+        yield str(tmp_path / "train.py")
 
 
 def benchmark(
