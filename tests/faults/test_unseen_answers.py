@@ -7,6 +7,7 @@ import time
 
 from rig.faults import Shims, server_process
 from rig.hub import Hub, wait_for
+from rig.nightly import NIGHTLY
 from rig.oracle import Oracle
 from rig.truth import Truth
 
@@ -26,6 +27,8 @@ MODES = {
     "slow": 2,
     "hangs": 2,
 }
+#: One of each kind runs in `make test`: the parser's unit tests know every answer that is cut, wrong or not UTF-8.
+USUAL = [(mode, MODES[mode]) for mode in ("empty", "half", "error", "no-rows", "killed", "hangs")]
 
 
 def test_no_answer_of_squeue_ends_a_session_that_runs_or_starts(hub: Hub, oracle: Oracle, truth: Truth) -> None:
@@ -37,7 +40,7 @@ def test_no_answer_of_squeue_ends_a_session_that_runs_or_starts(hub: Hub, oracle
         hub.cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
         hub.begin("bob")  # a start that lasts through all of them; it keeps the looks fast, too
         with oracle.fault():
-            for mode, answers in MODES.items():
+            for mode, answers in MODES.items() if NIGHTLY else USUAL:
                 shims.behave("squeue", mode)
                 shims.wait_calls("squeue", answers)
                 server = hub.server("alice")
