@@ -152,10 +152,10 @@ def save(page: Page, hub: Hub, path: str) -> None:
     ended = "running" not in page.locator(".jp-OutputArea .carme-run").first.inner_text()
 
     def saved() -> bool:
-        found = hub.server_api("GET", "bob", "", f"/api/contents/{path}").body
-        if "content" not in found:  # it is being written
+        found = hub.server_api("GET", "bob", "", f"/api/contents/{path}")
+        if found.status != 200:  # it is being written, and for a moment there is no file
             return False
-        (code,) = found["content"]["cells"]
+        (code,) = found.body["content"]["cells"]
         return any(output.get("data", {}).get(MEDIA_TYPE, {}).get("ended") == ended for output in code["outputs"])
 
     wait_for(saved, 30, "the notebook to be saved")

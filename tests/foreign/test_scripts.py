@@ -27,7 +27,7 @@ ROWS = [
 #: The last step and the number of steps that one rank reports by its library's callback, and the name of a scalar.
 REPORTS = {"lightning_ddp.py": (64, 64, "Result: loss")}
 #: Those of every `make test`; the others take minutes.
-USUAL = [("Lightning", 4, 2), ("PyTorch FSDP2", 4, 2)]
+USUAL = [("Lightning", 4, 2)]
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,11 @@ class Hub:
             connection.close()
         text = raw.decode("utf-8", "replace")
         kind = answer.headers.get("Content-Type", "")
-        parsed = json.loads(text) if "json" in kind and text else text
+        parsed: Any = text
+        if "json" in kind and text:
+            # Jupyter Server calls a plain sentence JSON where there is no such file.
+            with contextlib.suppress(*(() if answer.status < 400 else (json.JSONDecodeError,))):
+                parsed = json.loads(text)
         return Answer(answer.status, parsed, {name.title(): value for name, value in answer.headers.items()})
 
     def ensure_user(self, user: str) -> None:
