@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from carme_hub.domain.cluster.jobs import Job, JobSpec
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, Verdict, judge
-from carme_hub.errors import SlurmUnreachable
+from carme_hub.errors import SandboxError, SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Answer, Commands
@@ -157,7 +157,13 @@ def requeue(cluster: Cluster, job: int, user: str, incarnation: int) -> None:
     while the job waited can still come after it and take the start away again.
     """
     for _ in range(2):
-        cluster.wait_for(lambda: starts(cluster, job) == incarnation)
+        try:
+            cluster.wait_for(lambda: starts(cluster, job) == incarnation, within=60)
+        except SandboxError as error:
+            known = cluster.run("sacct", "-nDXP", "-j", str(job), "-o", "State,Submit,Start,End,NodeList").stdout
+            raise AssertionError(
+                f"{error}: incarnation {incarnation} of\n{known}{cluster.squeue('-t', 'all')}"
+            ) from None
         time.sleep(1.2)
     cluster.run("scontrol", "requeue", str(job), user=user)
     cluster.wait_job(job, "PENDING")

@@ -228,7 +228,7 @@ def test_a_process_of_torch_that_always_dies_is_announced_and_given_up_under_its
     story.until("the announcement", lambda state: re.search(who + "it is started again", state["message"]))
     given_up = who + "the others continue; it was started 4 times, and is not again"
     state = story.until("that it is given up", lambda state: re.search(given_up, state["message"]))
-    assert state["generation"] <= 5, state
+    assert state["generation"] <= 9, state  # of each of its four starts at most one with it and one without
     assert [each["state"] for each in state["ranks"] if each["rank"] == 1] == ["failed"]
     lab.check("(run.folder / 'enough').touch()")
     story.until("the end", lambda state: state["state"] == "finished", 60)
