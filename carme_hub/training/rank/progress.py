@@ -7,14 +7,14 @@ file system two nodes cannot append to one file. Where TensorBoard is installed,
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from carme_hub.training.run.private_files import append
 
 #: Seconds over which the rate is measured.
 WINDOW = 10.0
@@ -110,8 +110,7 @@ class Progress:
         if not waiting or not folder:
             return
         path = Path(folder) / ("scalars.jsonl" if rank == 0 else f"scalars-{rank}.jsonl")
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            file.writelines(json.dumps(each) + "\n" for each in waiting)
+        append(path, waiting)
         self._log(Path(folder) / "tb" / f"rank-{rank}", waiting)
 
     def _log(self, folder: Path, waiting: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from carme_hub.training.run.messages import PARAMS, PROFILES
+from carme_hub.training.run.messages import PARAMS, PROFILES, USAGE
 from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.run.run_folder import Run, State
 
@@ -73,6 +73,12 @@ def read_profile(run: Run) -> State:
     return _read(run.folder / PROFILES / "rank-0.json")
 
 
+def memory_by_module(run: Run) -> list[list[str | float]]:
+    """Return name, GiB added and the most GiB of each module that the profile of rank 0 has; [] = there is none."""
+    modules = (read_profile(run).get("memory") or {}).get("modules") or ()
+    return [[each["name"], each["added_gib"], each["most_gib"]] for each in modules]
+
+
 def _read(path: Path) -> State:
     try:
         found = json.loads(path.read_text())
@@ -107,8 +113,22 @@ def read_scalars(run: Run, most: int) -> Iterator[tuple[float, dict[str, float]]
     Args:
         most: bytes to read, from the end of the file.
     """
+    yield from _read_numbers(run.folder / "scalars.jsonl", most, "step")
+
+
+def read_usage(run: Run, rank: int, most: int) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield seconds since a rank's start, and what it used then: see carme_hub.training.rank.usage.
+
+    Args:
+        most: bytes to read, from the end of the file.
+    """
+    yield from _read_numbers(run.folder / USAGE / f"rank-{rank}.jsonl", most, "seconds")
+
+
+def _read_numbers(path: Path, most: int, by: str) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield the numbers of each line of a file, with the one that they are by."""
     try:
-        with (run.folder / "scalars.jsonl").open("rb") as file:
+        with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             lines = file.read().split(b"\n")
@@ -117,7 +137,7 @@ def read_scalars(run: Run, most: int) -> Iterator[tuple[float, dict[str, float]]
     for line in lines[1 if size > most else 0 :]:
         try:
             values = {name: float(value) for name, value in json.loads(line).items() if name != "at"}
-            yield values.pop("step"), values
+            yield values.pop(by), values
         except (ValueError, KeyError, TypeError, AttributeError):  # the last line may be half
             continue
 

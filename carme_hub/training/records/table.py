@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,11 +16,19 @@ from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
 
 from .marks import FILE as MARKS
 from .marks import read_marks
-from .record import last_scalars, read_scalars
+from .record import last_scalars, read_scalars, read_usage
 
 #: The most runs of a table, scalars of a run in it, runs of a comparison, points of a curve, and bytes of a run's
 #: scalars that are read, from the end.
 MAX_RUNS, MAX_SCALARS, MAX_COMPARED, MAX_POINTS, MAX_BYTES = 500, 12, 8, 400, 4 << 20
+
+#: What a rank used: the name of its curve, and what its values are divided by.
+USED = {
+    "gpu_memory": ("GPU memory (GiB)", 1024),
+    "gpu": ("GPU (%)", 1),
+    "memory": ("Memory (GiB)", 1024),
+    "cpu": ("CPU (%)", 1),
+}
 
 
 class RunsTable:
@@ -98,11 +106,32 @@ def curves(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def _curves_of(run: Run) -> dict[str, list[list[float]]]:
+    return _by_name(read_scalars(run, MAX_BYTES))
+
+
+def use(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float]]]]:
+    """Return what ranks used: of one run by rank, of several that of rank 0 by run. By name: seconds and values."""
+    if len(runs) == 1:
+        found = {f"rank {rank}": _use_of(runs[0], rank) for rank in range(MAX_COMPARED)}
+    else:
+        found = {run.id: _use_of(run, 0) for run in runs[:MAX_COMPARED]}
+    return {label: curves for label, curves in found.items() if curves}
+
+
+def _use_of(run: Run, rank: int) -> dict[str, list[list[float]]]:
+    lines = (
+        (at, {USED[name][0]: value / USED[name][1] for name, value in values.items() if name in USED})
+        for at, values in read_usage(run, rank, MAX_BYTES)
+    )
+    return _by_name(lines)
+
+
+def _by_name(lines: Iterable[tuple[float, dict[str, float]]]) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
-    for step, values in read_scalars(run, MAX_BYTES):
+    for at, values in lines:
         for name, value in values.items():
             if math.isfinite(value):
-                found.setdefault(name, []).append([step, value])
+                found.setdefault(name, []).append([at, value])
     return {name: thinned(points) for name, points in found.items()}
 
 

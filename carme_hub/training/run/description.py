@@ -253,7 +253,7 @@ def rank_label(rank: Mapping[str, Any]) -> str:
 
 
 def rank_cells(rank: Mapping[str, Any]) -> list[str]:
-    """Return a rank's row of the table: number, node, state, step, samples per second, GPU, CPU."""
+    """Return a rank's row of the table, with the columns ``rank_columns``."""
     state = str(rank.get("state") or "")
     exited = rank.get("exit")
     state += f" ({exited})" if exited not in (None, 0) and state == "failed" else ""
@@ -268,16 +268,23 @@ def rank_cells(rank: Mapping[str, Any]) -> list[str]:
         f"{float(rate):,.1f}" if rate else "",
         _percent(rank.get("gpu")),
         _percent(rank.get("cpu")),
+        _gib(rank.get("gpu_memory_most")),
+        _gib(rank.get("memory_most")),
     ]
 
 
 def rank_columns(view: View) -> tuple[str, ...]:
     """Return the column names of ``rank_cells``."""
-    return ("Rank", "Node", "State", "Step", "Steps/s" if counts_steps(view) else "Samples/s", "GPU", "CPU")
+    rate = "Steps/s" if counts_steps(view) else "Samples/s"
+    return ("Rank", "Node", "State", "Step", rate, "GPU", "CPU", "GPU memory (most)", "Memory (most)")
 
 
 def _percent(value: Any) -> str:
     return "" if value is None else f"{float(value):.0f} %"
+
+
+def _gib(mib: Any) -> str:
+    return "" if mib is None else f"{float(mib) / 1024:.1f} GiB"
 
 
 # -- plain text -------------------------------------------------------------------------------------------------------

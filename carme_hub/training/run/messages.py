@@ -22,6 +22,8 @@ HELLO, BEAT, END, MPI, BROADCAST = "carme", "carme-beat", "carme-end", "carme-mp
 DISPLAYED, PARAMS = "display.jsonl", "params.json"
 #: Folder with the profile of each rank (``--profile``, rank/profile/profiler.py).
 PROFILES = "profile"
+#: Folder with the use of CPU, memory and GPU of each rank over time (rank/usage.py).
+USAGE = "usage"
 
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20

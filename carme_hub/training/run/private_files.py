@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,3 +21,9 @@ def write(path: Path, text: bytes) -> None:
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON file."""
     write(path, json.dumps(document, separators=(",", ":")).encode())
+
+
+def append(path: Path, documents: Iterable[dict[str, Any]]) -> None:
+    """Append JSON documents to a file, one a line."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in documents)

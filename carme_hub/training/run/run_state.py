@@ -33,6 +33,10 @@ NEW_RANK: State = {
     "rate": None,
     "gpu": None,
     "cpu": None,
+    "memory": None,
+    "memory_most": None,
+    "gpu_memory": None,
+    "gpu_memory_most": None,
     "where": None,
     "at": 0.0,
 }

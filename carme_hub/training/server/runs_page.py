@@ -46,7 +46,7 @@ class RunsPage:
         return {"runs": self._table.rows()}
 
     def comparison(self, ids: Sequence[str], *, everything: bool = False) -> dict[str, Any]:
-        """Return what differs between runs, or all of one, with their code and scalars.
+        """Return what differs between runs, or all of one, with their code, scalars, and what they used.
 
         Raises:
             NoRun: there is none with one of these ids. ValueError: there are too many, or none.
@@ -64,7 +64,9 @@ class RunsPage:
             "difference": found.difference,
             "code": record.code_of(runs[0]) if len(runs) == 1 else "",
             "folder": str(runs[0].folder) if len(runs) == 1 else "",
+            "modules": record.memory_by_module(runs[0]) if len(runs) == 1 else [],
             "curves": table.curves(runs),
+            "use": table.use(runs),
         }
 
     def do(self, id: str, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,15 +64,3 @@ def test_whoever_has_failed_waits_no_longer_than_that(monkeypatch: pytest.Monkey
     assert progress.begun.wait(30)
     beats.stop(0.1)
     assert beats._thread.is_alive()
-
-
-def test_the_use_of_cpus_is_unknown_before_it_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, spent = [0.0], [10.0]
-    monkeypatch.setattr(heartbeat, "_cpu_seconds", lambda: spent[0])
-    usage = heartbeat.Usage(lambda: now[0])
-    now[0], spent[0] = 0.05, 10.13  # a start, with all its threads
-    assert usage.now()["cpu"] is None
-    now[0], spent[0] = 1.05, 11.05
-    assert usage.now()["cpu"] == 100.0
-    now[0], spent[0] = 1.1, 11.35
-    assert usage.now()["cpu"] == 100.0

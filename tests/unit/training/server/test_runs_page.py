@@ -83,6 +83,30 @@ def test_runs_side_by_side_have_curves_and_differences() -> None:
             page.comparison(ids)
 
 
+def test_what_ranks_used_is_by_rank_or_of_several_runs_by_run() -> None:
+    one, two = ended("one"), ended("two")
+    for run, ranks in ((one, 2), (two, 1)):
+        (run.folder / "usage").mkdir()
+        for rank in range(ranks):
+            lines = [{"seconds": at, "cpu": 100.0, "memory": 1024 * (rank + 1), "gpu_memory": 512} for at in (10, 20)]
+            (run.folder / f"usage/rank-{rank}.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"sec')
+    page = RunsPage()
+    alone = page.comparison(["one"])
+    assert list(alone["use"]) == ["rank 0", "rank 1"]
+    assert alone["use"]["rank 1"] == {
+        "CPU (%)": [[10.0, 100.0], [20.0, 100.0]],
+        "Memory (GiB)": [[10.0, 2.0], [20.0, 2.0]],
+        "GPU memory (GiB)": [[10.0, 0.5], [20.0, 0.5]],
+    }
+    assert alone["modules"] == []
+    both = page.comparison(["one", "two"])
+    assert list(both["use"]) == ["one", "two"]
+    (one.folder / "profile").mkdir()
+    memory = {"modules": [{"name": "layer (Linear)", "added_gib": 0.5, "most_gib": 2.0}]}
+    (one.folder / "profile/rank-0.json").write_text(json.dumps({"memory": memory}))
+    assert page.comparison(["one"])["modules"] == [["layer (Linear)", 0.5, 2.0]]
+
+
 def test_a_long_curve_keeps_its_peaks() -> None:
     points = [[float(n), 5.0 if n == 4321 else -3.0 if n == 777 else n / 10_000] for n in range(10_000)]
     found = table.thinned(points)

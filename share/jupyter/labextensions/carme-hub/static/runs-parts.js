@@ -41,8 +41,8 @@ function drawing(tag, attributes, ...children) {
   return node;
 }
 
-/** Draw one scalar of several runs. */
-function chart(name, lines) {
+/** Draw one value of several runs or ranks, by step or by second. */
+function chart(name, lines, by) {
   const points = lines.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];
   const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
@@ -63,18 +63,25 @@ function chart(name, lines) {
   });
   return element("figure", {},
     element("figcaption", {}, name),
-    drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by step` },
+    drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by ${by}` },
       axes, ...drawn, text(edge - 6, 20, number(high), "end"), text(edge - 6, height - foot, number(low), "end"),
-      text(edge, height - 8, number(left), "start"), text(width - 12, height - 8, `step ${number(right)}`, "end")));
+      text(edge, height - 8, number(left), "start"), text(width - 12, height - 8, by === "step" ? `step ${number(right)}` : duration(right), "end")));
+}
+
+function section(title, labels, curves, by) {
+  const names = [...new Set(labels.flatMap((label) => Object.keys(curves[label] ?? {})))];
+  if (!names.length) return [];
+  const legend = labels.length < 2 ? null : element("ul", { class: "legend" }, ...labels.map((label, index) =>
+    element("li", {}, element("i", { style: `background: ${COLOURS[index % COLOURS.length]}` }), label)));
+  return [element("h2", {}, title), legend, element("div", { class: "charts" }, ...names.map((name) =>
+    chart(name, labels.map((label) => [label, curves[label]?.[name] ?? []]), by)))];
 }
 
 export function charts(found) {
-  const names = [...new Set(found.runs.flatMap((run) => Object.keys(found.curves[run] ?? {})))];
-  if (!names.length) return [];
-  const legend = found.runs.length < 2 ? null : element("ul", { class: "legend" }, ...found.runs.map((run, index) =>
-    element("li", {}, element("i", { style: `background: ${COLOURS[index % COLOURS.length]}` }), run)));
-  return [element("h2", {}, "Curves"), legend, element("div", { class: "charts" }, ...names.map((name) =>
-    chart(name, found.runs.map((run) => [run, found.curves[run]?.[name] ?? []]))))];
+  return [
+    ...section("Curves", found.runs, found.curves, "step"),
+    ...section(found.runs.length > 1 ? "Use of rank 0" : "Use", Object.keys(found.use), found.use, "second"),
+  ];
 }
 
 export function properties(found) {
@@ -86,6 +93,17 @@ export function properties(found) {
     ...values.map((value) => element("td", {}, value))));
   return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Properties" },
     element("table", {}, ...head, element("tbody", {}, ...rows)));
+}
+
+/** Show what the profile says of each module: its name, the GiB that it adds, and the most GiB held meanwhile. */
+export function modules(rows) {
+  const words = ["Module", "Adds in a forward pass", "Most held meanwhile"];
+  const size = (gib) => (gib >= 0.1 ? `${gib.toFixed(2)} GiB` : `${(gib * 1024).toFixed(1)} MiB`);
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Memory by module" },
+    element("table", {},
+      element("thead", {}, element("tr", {}, ...words.map((word) => element("th", { scope: "col" }, word)))),
+      element("tbody", {}, ...rows.map(([name, added, most]) => element("tr", {},
+        element("th", { scope: "row" }, name), element("td", {}, size(added)), element("td", {}, size(most)))))));
 }
 
 export function fold(title, ...children) {

@@ -1,7 +1,7 @@
 /* The page Runs: all runs of %%distributed and carme-hub train, found, compared, repeated and deleted. Its data are from
    carme_hub.training.server.runs_page. Everything that comes from a run is put into the page as text. */
 
-import { charts, duration, element, field, fold, moment, number, properties } from "./runs-parts.js";
+import { charts, duration, element, field, fold, modules, moment, number, properties } from "./runs-parts.js";
 
 const base = `${document.body.dataset.base}carme`;
 const LIVE_POLL = 3000, IDLE_POLL = 20000, TIMEOUT = 30000, START_TIMEOUT = 120000;
@@ -266,6 +266,7 @@ async function details(row) {
     open(row.id, stop, marksForm(row), row.repeatable ? repeatForm(row) : null, ...charts(found),
       element("h2", {}, "What is known of it"), properties(others),
       packages.length ? fold(`${packages.length} packages`, properties({ ...found, rows: packages })) : null,
+      found.modules.length ? fold("Memory by module", modules(found.modules)) : null,
       found.code ? fold("Code", element("pre", {}, found.code)) : null,
       element("p", { class: "quiet" }, "All of its files: ", element("code", {}, found.folder)));
   } catch (error) {
