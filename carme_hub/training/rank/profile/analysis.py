@@ -16,10 +16,11 @@ _LOADING = re.compile(r"enumerate\(DataLoader\)")
 #: Names of collectives: of torch's backends on the CPU and as kernels, and of Horovod.
 _COMMUNICATION = re.compile(r"\b(nccl|gloo|mpi|ucc):|c10d::|nccl(Dev)?Kernel|horovod", re.IGNORECASE)
 _COPY = re.compile(r"^(Memcpy|Memset)")
+_HOST_COPY = re.compile(r"^Memcpy (HtoD|DtoH)")
 #: Microseconds of a kernel that is small: starting it takes about as long.
 SMALL_KERNEL = 10.0
 #: Shares from which a sentence has advice.
-MUCH_LOADING, MUCH_COMMUNICATION, MANY_SMALL, LITTLE_BUSY = 0.1, 0.2, 0.5, 0.7
+MUCH_LOADING, MUCH_COMMUNICATION, MUCH_COPYING, MANY_SMALL, LITTLE_BUSY = 0.1, 0.2, 0.1, 0.5, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Profile:
     Attributes:
         steps: number of them. step_ms: of one, on average. loading, communication: shares of the time, from 0 to 1.
         kernels: on the GPU in a step, on average; None = there was no GPU. small: the share of them that is shorter
-            than ``SMALL_KERNEL``. busy: the share of the time in which the GPU computed.
+            than ``SMALL_KERNEL``. busy, copying: the shares of the time in which the GPU computed, and copied from or
+            to the host.
         gpu_gib, host_gib: the most memory; None = unknown.
     """
 
@@ -50,6 +52,7 @@ class Profile:
     kernels: float | None = None
     small: float | None = None
     busy: float | None = None
+    copying: float | None = None
     gpu_gib: float | None = None
     host_gib: float | None = None
 
@@ -66,6 +69,7 @@ def analyse(
     """Return the shares of the time between two moments, in microseconds, with so many steps."""
     whole, every = max(end - begin, 1e-9), list(events)
     kernels = [each for each in every if each.gpu and not _COPY.match(each.name)]
+    copies = [each for each in every if each.gpu and _HOST_COPY.match(each.name)]
     own = [each for each in kernels if not _COMMUNICATION.search(each.name)]
     lengths = [each.end - each.begin for each in own]
     return Profile(
@@ -76,6 +80,7 @@ def analyse(
         kernels=len(kernels) / steps if kernels else None,
         small=statistics.fmean(length < SMALL_KERNEL for length in lengths) if lengths else None,
         busy=_covered(own, begin, end) / whole if kernels else None,
+        copying=_covered(copies, begin, end) / whole if kernels else None,
         gpu_gib=gpu_gib,
         host_gib=host_gib,
     )
@@ -111,6 +116,9 @@ def sentences(profile: Profile) -> list[str]:
         if (profile.small or 0) >= MANY_SMALL and profile.busy < LITTLE_BUSY:
             text += " Starting them takes longer than they do: try torch.compile, or larger batches."
         found.append(text)
+        if profile.copying is not None and profile.copying >= MUCH_COPYING:
+            text = f"Copies between host and GPU: {profile.copying:.0%} of the time."
+            found.append(f"{text} With pin_memory=True and non_blocking=True they run while the GPU computes.")
     known = (("GPU", profile.gpu_gib), ("host", profile.host_gib))
     if memory := ", ".join(f"{what} {gib:.2f} GiB" for what, gib in known if gib is not None):
         found.append(f"Memory at most: {memory}.")

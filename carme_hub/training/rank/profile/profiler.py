@@ -20,6 +20,11 @@ from carme_hub.training.run.messages import PROFILES
 from carme_hub.training.run.private_files import write
 
 from .analysis import Event, analyse, sentences
+from .memory import analyse_memory, memory_sentences
+from .modules import ModuleMarks
+
+#: torch.autograd.profiler_util.MEMORY_EVENT_NAME.
+MEMORY_EVENT = "[memory]"
 
 
 class Profiler:
@@ -34,6 +39,8 @@ class Profiler:
         self._step: int | None = None
         self._count, self._began_at = 0, 0
         self._profile: Any = None
+        self._marks: ModuleMarks | None = None
+        self._held = 0
         self._done = False
 
     def install(self) -> None:
@@ -63,14 +70,19 @@ class Profiler:
                 kinds.append(profiler.ProfilerActivity.CUDA)
             # Newer versions forget the events at the end of a cycle unless they are told to add them up.
             more = {"acc_events": True} if "acc_events" in inspect.signature(profiler.profile).parameters else {}
-            self._profile, self._began_at = profiler.profile(activities=kinds, **more), self._count
+            self._profile = profiler.profile(activities=kinds, profile_memory=True, **more)
+            self._began_at = self._count
+            self._marks = ModuleMarks(torch)
             self._profile.start()
+            self._held = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+            self._marks.install()
         except Exception:  # noqa: BLE001  a profile is no reason to end a training
             self._give_up()
 
     def finish(self) -> None:
         """Write what was profiled; where the code has ended early, of fewer steps."""
         profile, self._profile = self._profile, None
+        self._unmark()
         if self._done:
             return
         self._done = True
@@ -86,6 +98,12 @@ class Profiler:
     def drop(self) -> None:
         """Write nothing: the code has failed, and its error is to be reported before anything else."""
         self._done, self._profile = True, None
+        self._unmark()
+
+    def _unmark(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.remove()
 
     def _write(self, profile: Any, steps: int) -> None:
         torch = sys.modules["torch"]
@@ -102,16 +120,37 @@ class Profiler:
         begin = min((each.begin for each in events), default=0.0)
         end = max((each.end for each in events), default=0.0)
         found = analyse(events, begin, end, steps, gpu_gib=gpu, host_gib=host)
+        on_gpu = torch.cuda.is_available()
+        memory = analyse_memory(events, _changes(profile, on_gpu), self._held)
+        said = sentences(found) + (memory_sentences(memory, on_gpu=on_gpu) if memory else [])
         self._folder.mkdir(mode=0o700, exist_ok=True)
         trace = self._folder / f"rank-{self._number}.json.gz"
         profile.export_chrome_trace(str(trace))
         trace.chmod(0o600)
-        text = {**asdict(found), "sentences": sentences(found)}
+        text = {**asdict(found), "sentences": said, "memory": asdict(memory) if memory else None}
         write(self._folder / f"rank-{self._number}.json", json.dumps(text).encode())
         if self._number == 0:
-            print(*(f"[carme] {line}" for line in text["sentences"]), sep="\n", flush=True)  # noqa: T201
+            print(*(f"[carme] {line}" for line in said), sep="\n", flush=True)  # noqa: T201
 
     def _give_up(self) -> None:
         self._done, self._profile = True, None
+        self._unmark()
         traceback.print_exc()
         print("[carme] This rank could not be profiled; the training goes on.", file=sys.stderr)  # noqa: T201
+
+
+def _changes(profile: Any, on_gpu: bool) -> list[tuple[float, int]]:
+    """Return the changes of the allocated memory, of the GPUs or else the host: microseconds, and bytes.
+
+    torch has them in the results below its list of events; a release that has them elsewhere gives none.
+    """
+    try:
+        results = profile.profiler.kineto_results
+        first, every = results.trace_start_ns(), results.events()
+        return [
+            ((each.start_ns() - first) / 1000, each.nbytes())
+            for each in every
+            if each.name() == MEMORY_EVENT and ("CPU" not in str(each.device_type())) == on_gpu
+        ]
+    except AttributeError:
+        return []

@@ -15,6 +15,7 @@ import pytest
 
 from carme_hub.training.rank.profile import profiler
 from carme_hub.training.rank.profile.analysis import Event, Profile, analyse, sentences
+from carme_hub.training.rank.profile.memory import analyse_memory, memory_sentences
 from carme_hub.training.rank.progress import Progress
 from carme_hub.training.run.messages import PROFILES
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_options
@@ -46,11 +47,13 @@ def test_kernels_of_a_gpu_are_counted_without_copies_and_collectives() -> None:
     events = [
         *(Event("gemm", 100 * n, 100 * n + 5, gpu=True) for n in range(6)),
         Event("gemm", 700, 900, gpu=True),
-        Event("Memcpy HtoD", 0, 1000, gpu=True),
+        Event("Memcpy HtoD (Pageable -> Device)", 100, 250, gpu=True),
+        Event("Memcpy DtoD", 0, 1000, gpu=True),
         Event("ncclDevKernel_AllReduce", 500, 900, gpu=True),
     ]
     found = analyse(events, 0, 1000, 4, gpu_gib=2.0)
     assert (found.kernels, found.small, found.busy, found.communication) == (2.0, 6 / 7, 0.23, 0.4)
+    assert found.copying == 0.15
     said = sentences(found)
     assert said[2] == (
         "Communication: 40% of the time. Larger batches communicate less often, and ranks on one node faster."
@@ -59,6 +62,61 @@ def test_kernels_of_a_gpu_are_counted_without_copies_and_collectives() -> None:
         "Small kernels: 2 kernels in a step, 86% of them shorter than 10 µs; the GPU computed 23% of the time. "
         "Starting them takes longer than they do: try torch.compile, or larger batches."
     )
+    assert said[4] == (
+        "Copies between host and GPU: 15% of the time. With pin_memory=True and non_blocking=True they run while the "
+        "GPU computes."
+    )
+
+
+GIB = 1 << 30
+
+
+def test_memory_is_told_by_module_and_by_the_part_of_a_step_that_holds_the_most() -> None:
+    events = [
+        Event("module: Net", 0, 100),
+        Event("module: first (Linear)", 10, 40),
+        Event("module: second (Linear)", 50, 90),
+        Event("module: Loss", 110, 120),
+        Event("autograd::engine::evaluate_function: AddmmBackward0", 150, 200),
+        Event("Optimizer.step#SGD.step", 300, 310),
+        # The next step.
+        Event("module: Net", 400, 500),
+        Event("module: first (Linear)", 410, 440),
+        Event("module: second (Linear)", 450, 490),
+    ]
+    step = [(20, 2 * GIB), (60, GIB), (70, GIB), (80, -GIB), (160, GIB), (190, -4 * GIB)]
+    found = analyse_memory(events, [*step, *((at + 400, size) for at, size in step[:4])], GIB)
+    assert found is not None
+    assert (found.most_gib, found.at) == (5.0, "forward pass of second (Linear)")  # before the last GPU memory is freed
+    assert [(each.name, each.added_gib, each.most_gib) for each in found.modules] == [
+        ("Net", 3.0, 5.0),
+        ("first (Linear)", 2.0, 3.0),
+        ("second (Linear)", 1.0, 5.0),
+        ("Loss", 0.0, 4.0),
+    ]
+    assert memory_sentences(found, on_gpu=True) == [
+        "The most memory of the GPU, 5.00 GiB, is held in the forward pass of second (Linear).",
+        "Of the modules the most is added by first (Linear) 2.00 GiB, second (Linear) 1.00 GiB, for the backward pass.",
+    ]
+    assert analyse_memory(events, [], GIB) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "part"), [(155, "backward pass"), (305, "optimizer"), (115, "forward pass of Loss"), (250, "code between")]
+)
+def test_the_part_of_a_step_is_named(at: int, part: str) -> None:
+    events = [
+        Event("module: Loss", 110, 120),
+        Event("autograd::engine::evaluate_function: AddmmBackward0", 150, 200),
+        Event("Optimizer.step#SGD.step", 300, 310),
+    ]
+    found = analyse_memory(events, [(at, 3 << 20), (400, -(3 << 20))], 0)
+    assert found is not None
+    assert found.at.startswith(part)
+    assert memory_sentences(found, on_gpu=False) == [
+        f"The most memory that torch has taken on the host since the first of these steps, 3.0 MiB, is held in the "
+        f"{found.at}."
+    ]
 
 
 def test_a_profile_without_events_has_no_shares() -> None:
@@ -70,7 +128,7 @@ class ForgedProfile:
 
     made: list[ForgedProfile] = []
 
-    def __init__(self, activities: Any, acc_events: bool) -> None:
+    def __init__(self, activities: Any, acc_events: bool, profile_memory: bool) -> None:
         self.calls: list[str] = []
         self.made.append(self)
 
@@ -91,6 +149,18 @@ class ForgedProfile:
         Path(path).write_text("trace")
 
 
+class ForgedHook:
+    """One of torch's hooks of all modules."""
+
+    left = 0
+
+    def __init__(self) -> None:
+        ForgedHook.left += 1
+
+    def remove(self) -> None:
+        ForgedHook.left -= 1
+
+
 @pytest.fixture
 def progress(monkeypatch: pytest.MonkeyPatch) -> Progress:
     found = Progress()
@@ -103,6 +173,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> None:
     forged, inner = ModuleType("torch"), ModuleType("torch.profiler")
     forged.cuda = SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
     forged.profiler = inner  # type: ignore[attr-defined]
+    module = SimpleNamespace(
+        register_module_forward_pre_hook=lambda hook: ForgedHook(),
+        register_module_forward_hook=lambda hook, always_call: ForgedHook(),
+    )
+    forged.nn = SimpleNamespace(modules=SimpleNamespace(module=module))  # type: ignore[attr-defined]
+    monkeypatch.setattr(ForgedHook, "left", 0)
     inner.profile, inner.ProfilerActivity = ForgedProfile, SimpleNamespace(CPU="cpu")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", forged)
     monkeypatch.setitem(sys.modules, "torch.profiler", inner)
@@ -128,8 +204,10 @@ def test_the_asked_steps_are_profiled_and_no_others(
     progress.step(12, None, 0, {})
     progress.step(12, None, 0, {})  # a library reports it again
     assert made.calls == ["start"]
+    assert ForgedHook.left == 2
     progress.step(13, None, 0, {})
     assert made.calls == ["start", "stop"]
+    assert ForgedHook.left == 0
     for step in range(14, 30):
         progress.step(step, None, 0, {})
     assert len(ForgedProfile.made) == 1
@@ -159,7 +237,7 @@ def test_code_that_fails_has_no_profile_and_too_few_steps_are_said(
         progress.step(step, None, 0, {})
     found.drop()
     found.finish()
-    assert ForgedProfile.made[0].calls == ["start"]
+    assert (ForgedProfile.made[0].calls, ForgedHook.left) == (["start"], 0)
     begun(progress, tmp_path, 40, 41).finish()
     assert capsys.readouterr().out == "[carme] --profile 40:41: this rank reported 0 steps, so none was profiled.\n"
 
