@@ -89,7 +89,7 @@ def _busy(cluster: Cluster) -> RecordedDay:
     batch("urgent", 1, "--gres=gpu:3g.40gb:2", "--qos=short")
     for job in (lost, moved):
         cluster.wait_job(job, "RUNNING")
-    cluster.wait_for(lambda: all(starts(cluster, job) == 1 for job in (lost, moved)))
+    cluster.wait_for(lambda: all(starts(cluster, job) == 1 for job in (lost, moved)), within=60)
     time.sleep(1.2)
     cluster.run("scontrol", "update", "nodename=node4", "state=down", "reason=a test")
     cluster.wait_job(moved, "PENDING")
@@ -102,7 +102,7 @@ def _busy(cluster: Cluster) -> RecordedDay:
     batch("open", 300, "--gres=gpu:a100:1")
     cluster.wait_job(day.jobs["open"], "RUNNING")
     cluster.wait_for(lambda: len(cluster.squeue("-t", "PD,R,S,CG")) == 1)
-    cluster.wait_for(lambda: starts(cluster, day.jobs["open"]) == 1)
+    cluster.wait_for(lambda: starts(cluster, day.jobs["open"]) == 1, within=60)
     cluster.wait_for(lambda: _open(cluster, day) == {"open"} and _known(cluster, day) >= set(day.jobs), within=120)
     return day
 
