@@ -37,6 +37,7 @@ TRAINING = ("numpy>=2", "matplotlib>=3.9", "ipywidgets>=8.1", "nvidia-ml-py>=12"
 TUTORIALS = (
     *("tqdm>=4.66", "pandas>=2.2", "scikit-learn>=1.5", "torchmetrics>=1.6"),
     *("lightning>=2.5", "accelerate>=1.6", "transformers>=4.50", "datasets>=3.5"),
+    "mlflow>=3.5",  # its loggers, and the app
 )
 #: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
 TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")

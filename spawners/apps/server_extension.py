@@ -129,6 +129,7 @@ class App:
     def filled(self, text: str) -> str:
         """Return an argument of its command with this session's values."""
         values = {"unix_socket": self.socket, "prefix": self.prefix, "python": sys.executable, "folder": str(FOLDER)}
+        values["home"] = str(Path.home())
         for name, value in values.items():
             text = text.replace("{" + name + "}", value)
         return text

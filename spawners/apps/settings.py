@@ -25,6 +25,8 @@ from carme_hub.paths import share_folder
 
 #: The program that serves TensorBoard; one of the packed files.
 TENSORBOARD = "{folder}/carme-tensorboard.py"
+#: Where MLflow keeps runs in a user's home folder, and the variable by which its clients know it.
+TRACKING_URI, MLFLOW = "MLFLOW_TRACKING_URI", "sqlite:///{home}/.carme/mlflow/mlflow.db"
 #: The built-in apps, in the format of ``CarmeApps.apps``.
 BUILT_IN: dict[str, dict[str, Any]] = {
     "tensorboard": {
@@ -33,6 +35,20 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "command": ["{python}", TENSORBOARD, "--socket", "{unix_socket}", "--prefix", "{prefix}"],
         "whole_path": True,
         "quiet": ["/carme/news"],
+    },
+    "mlflow": {
+        "title": "MLflow",
+        "needs": "python:mlflow.server",
+        "command": [
+            *("{python}", "-m", "mlflow", "server", "--backend-store-uri", MLFLOW, "--static-prefix", "{prefix}"),
+            # Artifacts are files of the user; code that writes into the database itself keeps them in its own folder.
+            # Host and origin are checked where a request reaches the session's server.
+            *("--no-serve-artifacts", "--default-artifact-root", "{home}/.carme/mlflow/artifacts"),
+            *("--disable-security-middleware", "--workers", "1"),
+            *("--uvicorn-opts", "--uds {unix_socket} --log-level warning"),
+        ],
+        "environment": {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # a further process, for language models
+        "whole_path": True,
     },
     "vscode": {
         "title": "VS Code",
@@ -110,9 +126,9 @@ class CarmeApps(Configurable):
         Unicode(),
         default_value=list(BUILT_IN),
         help="""The apps that are offered if the image has them: the built-in ones TensorBoard (``tensorboard``), VS
-        Code in the browser (code-server, ``vscode``) and the gallery of templates (``templates``), and apps of
-        installed packages, by the names of their entry points (docs/howto/add-an-app.md). Example:
-        ``["tensorboard", "whiteboard"]``.""",
+        Code in the browser (code-server, ``vscode``), MLflow (``mlflow``) and the gallery of templates
+        (``templates``), and apps of installed packages, by the names of their entry points (docs/howto/add-an-app.md).
+        Example: ``["tensorboard", "whiteboard"]``.""",
     ).tag(config=True)
 
     apps = Dict(
@@ -139,6 +155,10 @@ class CarmeApps(Configurable):
             if wrong:
                 raise TraitError(f"CarmeApps.apps[{name!r}]: {wrong}")
         return dict(proposal["value"])
+
+    def environ(self, home: str) -> dict[str, str]:
+        """Return variables of the session, and of its ranks, that programs need to know of its apps."""
+        return {TRACKING_URI: MLFLOW.format(home=home)} if "mlflow" in self.offered else {}
 
     def entries(self) -> list[dict[str, Any]]:
         """Return all apps as the session's server reads them; an administrator's app replaces a built-in one."""

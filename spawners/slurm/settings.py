@@ -151,6 +151,10 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         argv, environ, folder = server.argv, dict(server.environ), session_folder(owner, self._session_id)
         before = environ.get("JUPYTER_CONFIG_PATH") or self.container_environment.get("JUPYTER_CONFIG_PATH")
         environ["JUPYTER_CONFIG_PATH"] = f"{folder}:{before}" if before else folder
+        apps = CarmeApps(parent=self)
+        for name, value in apps.environ(owner.home).items():
+            if name not in self.container_environment:
+                environ.setdefault(name, value)
         if self.disable_user_config:  # the server then ignores configuration in the home folder
             argv = (*argv, f"--config={folder}/{CONFIG}")
-        return replace(server, argv=argv, environ=environ, files={**server.files, **CarmeApps(parent=self).files()})
+        return replace(server, argv=argv, environ=environ, files={**server.files, **apps.files()})

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig.hub import Hub
+from rig.hub import Hub, wait_for
 from rig.training import Lab
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -148,3 +148,39 @@ def test_figures_and_tables_of_rank_0_come_into_the_notebook(lab: Lab) -> None:
     code = "def draw():\n    import matplotlib.pyplot as plt\n    plt.plot([1])\n"
     drawn = lab.run(f"{code}_ = distributed.run(draw, n=2, gpus_per_task=0)")
     assert ["image/png" in shown for shown in drawn.shown] == [False, True]
+
+
+#: Reads through the app what MLflow has kept, as a program elsewhere would, with MLflow's own client.
+THROUGH_THE_APP = """
+import os, mlflow
+os.environ["MLFLOW_TRACKING_TOKEN"] = os.environ["JUPYTERHUB_API_TOKEN"]
+mlflow.set_tracking_uri(os.environ["ADDRESS"])
+found = mlflow.search_runs(search_all_experiments=True, filter_string=f"tags.`carme.run` = '{os.environ['RUN']}'")
+print(sorted((row["tags.mlflow.runName"] == "by hand", round(row["metrics.loss"], 2)) for _, row in found.iterrows()))
+mlflow.set_experiment("from elsewhere")
+with mlflow.start_run(): mlflow.log_metric("loss", 7)
+"""
+
+
+@pytest.mark.nightly
+def test_mlflow_keeps_what_its_loggers_write_on_two_nodes_and_its_clients_read_it(lab: Lab) -> None:
+    out = train(lab, 2, 2, "--name", "logged", "foreign/lightning_mlflow.py", "2", "1")
+    assert "logged" in out
+    kept = lab.check(
+        "import mlflow\n"
+        "found = mlflow.search_runs(search_all_experiments=True, filter_string=\"tags.`carme.run` = 'logged'\")\n"
+        "print(found['experiment_id'].nunique(), found['metrics.train_loss'].notna().sum(), "
+        "found['params.ranks'].dropna().tolist(), oct(os.stat(os.path.expanduser('~/.carme/mlflow')).st_mode & 0o777))"
+    )
+    assert kept.split() == ["2", "1", "['2']", "0o700"]
+    wait_for(lambda: "<title>MLflow" in str(lab.hub.server_api("GET", "tina", "", "/mlflow/").body), 90, "the page")
+    address = f"{lab.hub.demo.url}/user/tina/mlflow"
+    said = lab.check(
+        f"import subprocess, sys\nadded = {{'ADDRESS': {address!r}, 'RUN': 'logged'}}\n"
+        f"done = subprocess.run([sys.executable, '-c', {THROUGH_THE_APP!r}], env=os.environ | added, "
+        "capture_output=True, text=True)\nprint(done.stdout, done.stderr)",
+        timeout=120,
+    )
+    assert "(True, 0.2)" in said, said
+    elsewhere = lab.check("print(mlflow.search_runs(experiment_names=['from elsewhere'])['metrics.loss'].tolist())")
+    assert elsewhere.strip() == "[7.0]"

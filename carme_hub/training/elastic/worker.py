@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from carme_hub.training.rank import network, torch_store
+from carme_hub.training.rank import network
 from carme_hub.training.rank.devices import take_gpus
+from carme_hub.training.rank.libraries import mlflow, torch_store
 from carme_hub.training.rank.numbering import remove_slurm
 from carme_hub.training.rank.program import (
     Process,
@@ -88,6 +89,7 @@ def main(words: list[str]) -> int:
         else:
             interface = set_environ(config, node, number, local)
             horovod.install(worker, interface)
+        mlflow.install()
         run(config, number)
         raise SystemExit(0)  # or ``Process`` would run the code again, under this worker's number
 

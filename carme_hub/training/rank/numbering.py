@@ -107,7 +107,7 @@ class Rank:
     def for_jax(self, host: str, port: int) -> dict[str, str]:
         """Return the variables of ``jax.distributed.initialize()``: its coordinator, which only binds this address.
 
-        The numbers of a rank come by ``rank.jax``, since JAX reads no variables for them.
+        The numbers of a rank come by ``rank.libraries.jax``, since JAX reads no variables for them.
         """
         return {"JAX_COORDINATOR_ADDRESS": f"{host}:{port}", "JAX_COORDINATOR_BIND_ADDRESS": f"{host}:{port}"}
 

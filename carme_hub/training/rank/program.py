@@ -25,10 +25,11 @@ from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, Conducto
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
-from . import devices, garbage, horovod, jax, mpi, network, thread_exit, torch_store
+from . import devices, garbage, network, thread_exit
 from .callbacks import lightning, transformers
 from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
+from .libraries import horovod, jax, mlflow, mpi, torch_store
 from .numbering import Rank, rank_from_environ, remove_slurm
 from .output import execute, rich_output
 from .profile.profiler import Profiler
@@ -315,7 +316,9 @@ def share_processors(among: int) -> None:
 
 def common_environ(config: RankConfig) -> dict[str, str]:
     """Return the variables that are the same for all ranks of a run."""
-    return {"CARME_RUN": config.run, "CARME_RUN_FOLDER": str(config.folder), "CARME_LOGDIR": config.logdir}
+    found = {"CARME_RUN": config.run, "CARME_RUN_FOLDER": str(config.folder), "CARME_LOGDIR": config.logdir}
+    tags = json.dumps({"carme.run": config.run})  # which MLflow gives each run of its own
+    return {"MLFLOW_RUN_CONTEXT": os.environ.get("MLFLOW_RUN_CONTEXT", tags), **found}
 
 
 def take_environ(folder: Path) -> None:
@@ -359,6 +362,7 @@ def main(words: list[str]) -> int:
         torch_store.install(config.folder, step)
         horovod.install()
         jax.install()
+        mlflow.install()
         if config.backend == "mpi":
             mpi.install(place.size, report_mpi)
 

@@ -35,7 +35,7 @@ def packed(of: CarmeApps) -> dict[str, str]:
 def test_a_session_gets_our_apps_with_their_icons() -> None:
     files = packed(apps())
     listed = json.loads(files["apps.json"])
-    assert [app["name"] for app in listed] == ["tensorboard", "vscode", "templates"]
+    assert [app["name"] for app in listed] == ["tensorboard", "mlflow", "vscode", "templates"]
     for app in listed:
         assert files[f"carme-app-{app['name']}.svg"].startswith("<svg")
         assert fault(app["name"], {key: value for key, value in app.items() if key != "name"}) == ""
@@ -112,6 +112,9 @@ def test_the_server_finds_its_configuration_before_what_was_named_for_it(monkeyp
     spawner.container_environment = {"JUPYTER_CONFIG_PATH": "/etc/y"}
     assert server(spawner, {}).environ["JUPYTER_CONFIG_PATH"] == f"{folder}:/etc/y"
     assert server(spawner, {}).argv == ("jupyterhub-singleuser",)
+    assert server(spawner, {}).environ["MLFLOW_TRACKING_URI"] == "sqlite:////home/alice/.carme/mlflow/mlflow.db"
+    spawner.container_environment = {"MLFLOW_TRACKING_URI": "https://mlflow.example.org"}  # the site's own counts
+    assert "MLFLOW_TRACKING_URI" not in server(spawner, {}).environ
     spawner.disable_user_config = True
     assert server(spawner, {}).argv[-1] == f"--config={folder}/{CONFIG}"
 

@@ -13,9 +13,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from carme_hub.training.rank import garbage, horovod, mpi
+from carme_hub.training.rank import garbage
 from carme_hub.training.rank.import_hook import after_import
-from carme_hub.training.rank.mpi import NoMPI, WrongWorld
+from carme_hub.training.rank.libraries import horovod, mpi
+from carme_hub.training.rank.libraries.mpi import NoMPI, WrongWorld
 
 #: As mpi4py's, of one process that nobody told its place.
 SINGLETON = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training.rank import jax
+from carme_hub.training.rank.libraries import jax
 
 #: The part of jax/_src/clusters/cluster.py that registers environments and asks them (jax 0.10).
 FORGED = """

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from carme_hub.training.rank import network, torch_store
+from carme_hub.training.rank import network
+from carme_hub.training.rank.libraries import torch_store
 from carme_hub.training.rank.output import execute
 from carme_hub.training.rank.program import RankConfig, describe_error
 from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, read_message

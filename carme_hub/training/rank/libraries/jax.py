@@ -11,8 +11,8 @@ import os
 from types import ModuleType
 from typing import Any
 
-from .devices import own_devices
-from .import_hook import after_import
+from carme_hub.training.rank.devices import own_devices
+from carme_hub.training.rank.import_hook import after_import
 
 MODULE = "jax._src.clusters"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .import_hook import after_import
+from carme_hub.training.rank.import_hook import after_import
 
 
 def install() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from .import_hook import wrap_import
+from carme_hub.training.rank.import_hook import wrap_import
 
 MODULE = "mpi4py.MPI"
 #: Variables by which PMIx, and the older PMI, number a process.

@@ -1,0 +1,37 @@
+"""The database of MLflow is complete before the ranks of a run use it.
+
+MLflow's client makes the tables of a new SQLite file, and the loggers of Lightning and others make a client in every
+rank. Where two do it at once, one fails with "duplicate column name". So the first rank that imports MLflow makes them,
+and the others wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from types import ModuleType
+
+from carme_hub.training.rank.import_hook import after_import
+
+SQLITE = "sqlite:///"
+
+
+def install() -> None:
+    """Have it done where this process imports MLflow."""
+    after_import("mlflow", _make_tables)
+
+
+def _make_tables(module: ModuleType) -> None:
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not uri.startswith(SQLITE):
+        return
+    database = Path(uri.removeprefix(SQLITE))
+    with contextlib.suppress(OSError):  # MLflow itself says what is wrong with the folder
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with database.with_name(f".{database.name}.lock").open("w") as lock:
+            with contextlib.suppress(OSError):  # of a file system without locks
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+            if not database.exists():
+                module.MlflowClient()
