@@ -142,6 +142,7 @@ LEFT = {
     "browser/test_gpu_time_story.py": ("",),
     "browser/test_start_page.py": ("",),
     "browser/test_training_tensorboard.py": ("",),
+    "browser/test_mlflow.py": ("",),
 }
 
 

@@ -45,7 +45,8 @@ function drawing(tag, attributes, ...children) {
 function chart(name, lines, by) {
   const points = lines.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];
-  const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  const [begin, lowest] = by === "step" ? [xs, ys] : [[0], [0]]; // what is used is measured from nothing
+  const [left, right, low, high] = [Math.min(...begin), Math.max(...xs), Math.min(...lowest), Math.max(...ys)];
   const [width, height, edge, foot] = [560, 240, 76, 28];
   const x = (value) => edge + ((value - left) / (right - left || 1)) * (width - edge - 12);
   const y = (value) => height - foot - ((value - low) / (high - low || 1)) * (height - foot - 12);
@@ -65,7 +66,7 @@ function chart(name, lines, by) {
     element("figcaption", {}, name),
     drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by ${by}` },
       axes, ...drawn, text(edge - 6, 20, number(high), "end"), text(edge - 6, height - foot, number(low), "end"),
-      text(edge, height - 8, number(left), "start"), text(width - 12, height - 8, by === "step" ? `step ${number(right)}` : duration(right), "end")));
+      text(edge, height - 8, by === "step" ? number(left) : duration(left), "start"), text(width - 12, height - 8, by === "step" ? `step ${number(right)}` : duration(right), "end")));
 }
 
 function section(title, labels, curves, by) {
