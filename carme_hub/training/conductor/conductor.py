@@ -45,15 +45,20 @@ class Stopped(Exception):
     """The run was stopped, or it lost its last follower."""
 
 
+#: The most characters of the message of a run; the whole error is in its log and its state.
+MAX_MESSAGE = 500
+
+
 class Failed(Exception):
     """The run failed.
 
     Args:
-        message: for users. error: of the rank that failed: rank, node, type, message, traceback.
+        message: for users, who see the first ``MAX_MESSAGE`` characters of it. error: of the rank that failed: rank,
+            node, type, message, traceback.
     """
 
     def __init__(self, message: str, error: State | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE].rpartition(' ')[0]} …")
         self.error = error
 
 

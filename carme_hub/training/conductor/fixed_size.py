@@ -302,7 +302,7 @@ class FixedSizeRun(Conductor):
             error = cause or errors[0]
             self.state.update_rank(error["rank"], state="failed")
             where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
-            raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
+            raise Failed(f"{error['type']} in {where}: {error['message']}", error)
 
     def _silent_ends(self, handle: StartedStep | StartedSteps) -> list[SilentEnd]:
         # Read in this order: a rank reports before it ends.

@@ -145,7 +145,7 @@ class ElasticRun(Conductor):
         if not self._losses.follows(error, member.number, len(self._workers.members)):
             self.state.update_rank(member.number, state="failed")
             where = f"rank {self.state.rank_label(member.number)} on {member.slot.node}"
-            raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
+            raise Failed(f"{error['type']} in {where}: {error['message']}", error)
         self.rendezvous.delete(messages.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
         self.state.update_rank(member.number, state="running")  # torch continues; with Horovod the process ends now

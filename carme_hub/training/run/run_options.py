@@ -317,9 +317,9 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
     parser.add_argument("--no-env", action="store_true")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
     parser.add_argument("--profile", default="", metavar="FIRST:LAST")
-    parser.add_argument("--only-companion", action="store_true")
-    parser.add_argument("--wait", action="store_true")
-    parser.add_argument("--detach", action="store_true")
+    switch: Any = "store_true" if before is None else argparse.BooleanOptionalAction  # --no-detach takes it back
+    for name in ("--only-companion", "--wait", "--detach"):
+        parser.add_argument(name, action=switch, default=False)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")
     if before is not None:

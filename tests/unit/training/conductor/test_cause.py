@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from carme_hub.training.conductor.cause import SilentEnd, echoes, is_consequence, says_out_of_memory, silent_ends
+from carme_hub.training.conductor.conductor import MAX_MESSAGE, Failed
 from carme_hub.training.run.output import TaskEnd
 
 
@@ -120,3 +121,11 @@ def test_echoes_are_the_consequences_of_other_ranks() -> None:
     assert [each["rank"] for each in echoes([lost, own], 1)] == [0]
     assert echoes([lost, own], 0) == []
     assert echoes([lost], None) == []
+
+
+def test_a_long_message_ends_at_a_word_and_says_that_there_is_more() -> None:
+    message = "torch.OutOfMemoryError in rank 0 on n1: " + "memory " * 100
+    said = str(Failed(message))
+    assert len(said) <= MAX_MESSAGE + 2
+    assert said.endswith("memory …")
+    assert str(Failed("short")) == "short"

@@ -225,6 +225,8 @@ def test_options_stay_unless_they_are_changed() -> None:
     assert parse_changes([], BEFORE, {})[0] == BEFORE
     changed = parse_changes(["-n", "6", "--time", "10m", "--name", "new", "--", "a", "-n"], BEFORE, {})
     assert (changed[0].ranks, changed[0].seconds, changed[0].name, changed[1]) == (6, 600, "new", ["a", "-n"])
+    assert not parse_changes(["--no-only-companion"], BEFORE, {})[0].only_companion
+    assert not parse_changes(["--no-detach"], RunOptions(2, detach=True), {})[0].detach
     with pytest.raises(InvalidOptions, match="--push and --pull cannot be changed"):
         parse_changes(["--push=z"], BEFORE, {})
     with pytest.raises(InvalidOptions, match="--nodes and --gpus-per-node both"):

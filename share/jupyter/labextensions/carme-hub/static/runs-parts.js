@@ -66,7 +66,8 @@ function chart(name, lines, by) {
     element("figcaption", {}, name),
     drawing("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by ${by}` },
       axes, ...drawn, text(edge - 6, 20, number(high), "end"), text(edge - 6, height - foot, number(low), "end"),
-      text(edge, height - 8, by === "step" ? number(left) : duration(left), "start"), text(width - 12, height - 8, by === "step" ? `step ${number(right)}` : duration(right), "end")));
+      text(edge, height - 8, by === "step" ? number(left) : duration(left), "start"),
+      text(width - 12, height - 8, by === "step" ? `step ${number(right)}` : duration(right), "end")));
 }
 
 function section(title, labels, curves, by) {
