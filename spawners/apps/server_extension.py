@@ -39,7 +39,7 @@ SECRET_ARGUMENTS = ("token", "_xsrf")
 #: Variables with credentials that an app does not get, except with ``"hub": true``.
 SECRET_VARIABLES = ("JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_OAUTH_SCOPES")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-START, PAUSE = 60.0, 0.05  # seconds
+START, PAUSE = 120.0, 0.05  # seconds
 PAGE_WAIT = 2.0  # seconds until the page of a starting app appears
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'"
 #: The page for an app that starts or fails; Jupyter's own error page has one line of code, which a phone cuts off.
@@ -118,7 +118,7 @@ class App:
         kind, _, name = self.needs.partition(":")
         try:
             return not name or bool(importlib.util.find_spec(name) if kind == "python" else shutil.which(name))
-        except ModuleNotFoundError:  # a part before the last dot
+        except Exception:  # noqa: BLE001  a part before the last dot is imported, and may fail in any way
             return False
 
     def closes(self, path: str) -> bool:

@@ -38,16 +38,19 @@ BUILT_IN: dict[str, dict[str, Any]] = {
     },
     "mlflow": {
         "title": "MLflow",
-        "needs": "python:mlflow.server",
+        "needs": "python:mlflow",
         "command": [
             *("{python}", "-m", "mlflow", "server", "--backend-store-uri", MLFLOW, "--static-prefix", "{prefix}"),
             # Artifacts are files of the user; code that writes into the database itself keeps them in its own folder.
             # Host and origin are checked where a request reaches the session's server.
-            *("--no-serve-artifacts", "--default-artifact-root", "{home}/.carme/mlflow/artifacts"),
-            *("--disable-security-middleware", "--workers", "1"),
+            *("--no-serve-artifacts", "--default-artifact-root", "{home}/.carme/mlflow/artifacts", "--workers", "1"),
             *("--uvicorn-opts", "--uds {unix_socket} --log-level warning"),
         ],
-        "environment": {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # a further process, for language models
+        "environment": {
+            "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # a further process, for language models
+        },
+        "quiet": ["/ajax-api/", "/graphql"],  # an open page asks for news by itself
         "whole_path": True,
     },
     "vscode": {
@@ -158,7 +161,10 @@ class CarmeApps(Configurable):
 
     def environ(self, home: str) -> dict[str, str]:
         """Return variables of the session, and of its ranks, that programs need to know of its apps."""
-        return {TRACKING_URI: MLFLOW.format(home=home)} if "mlflow" in self.offered else {}
+        if "mlflow" not in self.offered:
+            return {}
+        # A compute node reports to nobody of its own accord.
+        return {TRACKING_URI: MLFLOW.format(home=home), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def entries(self) -> list[dict[str, Any]]:
         """Return all apps as the session's server reads them; an administrator's app replaces a built-in one."""

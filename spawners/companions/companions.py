@@ -237,7 +237,8 @@ async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
     try:
         if image is None:
             raise ContainerError(f"The image {session.request.image} is no longer offered.")
-        spec = render_companion(session.id, session.parent, spawner.owner(), session.request, image, spawner.site())
+        owner = spawner.owner()
+        spec = render_companion(session.id, session.parent, owner, session.request, image, spawner.site(owner.home))
     except (ContainerError, Refused) as error:
         await hub.registry.close(session.id, str(error))
         await hub.release_hold(session.id)

@@ -124,8 +124,8 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         """Return a system user's home folder, by ``req_homedir`` if that is set."""
         return self.req_homedir.format(username=entry.pw_name) if self.req_homedir else entry.pw_dir
 
-    def site(self) -> Site:
-        """Return the settings that are the same for every container."""
+    def site(self, home: str = "") -> Site:
+        """Return the settings that are the same for every container of a user with this home folder."""
         binds = self.site_binds()
         roots = tuple(self.container_bind_roots) or tuple(b.source for b in binds)
         return Site(
@@ -137,7 +137,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             ),
             binds=binds,
             bind_roots=roots,
-            environ=dict(self.container_environment),
+            environ={**(CarmeApps(parent=self).environ(home) if home else {}), **self.container_environment},
             extra=dict(self.slurm_extra),
             root=self.container_root,
             tmp_mib=self.container_tmp_mib,
@@ -151,10 +151,6 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         argv, environ, folder = server.argv, dict(server.environ), session_folder(owner, self._session_id)
         before = environ.get("JUPYTER_CONFIG_PATH") or self.container_environment.get("JUPYTER_CONFIG_PATH")
         environ["JUPYTER_CONFIG_PATH"] = f"{folder}:{before}" if before else folder
-        apps = CarmeApps(parent=self)
-        for name, value in apps.environ(owner.home).items():
-            if name not in self.container_environment:
-                environ.setdefault(name, value)
         if self.disable_user_config:  # the server then ignores configuration in the home folder
             argv = (*argv, f"--config={folder}/{CONFIG}")
-        return replace(server, argv=argv, environ=environ, files={**server.files, **apps.files()})
+        return replace(server, argv=argv, environ=environ, files={**server.files, **CarmeApps(parent=self).files()})

@@ -227,7 +227,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             tls=self._tls,
         )
         try:
-            spec = render(session.id, owner, request, image, self.with_apps(server, owner), self.site())
+            spec = render(session.id, owner, request, image, self.with_apps(server, owner), self.site(owner.home))
         except ContainerError as error:
             await hub.registry.close(session.id, str(error))
             await hub.release_hold(session.id)

@@ -55,7 +55,7 @@ def test_what_mlflow_logs_in_a_rank_is_on_its_page_and_what_the_rank_used_among_
 
     board.on("response", note)
     board.wait_for_url("**/user/tina/mlflow/**")
-    board.get_by_text("Model training").first.click(timeout=90_000)
+    board.get_by_text("Model training").first.click(timeout=150_000)
     board.get_by_role("link", name="Experiments").first.click()
     board.get_by_role("link", name=NAME).first.click(timeout=60_000)
     board.get_by_role("link", name="first", exact=True).first.wait_for(timeout=60_000)
@@ -71,7 +71,7 @@ def test_what_mlflow_logs_in_a_rank_is_on_its_page_and_what_the_rank_used_among_
     runs = f"{hub.demo.url}/user/tina/carme/runs.html"
     page.goto(runs)
     row = page.get_by_role("row").filter(has_text=NAME)
-    expect(row).to_contain_text("Finished", timeout=90_000)
+    expect(row).to_contain_text("Finished", timeout=150_000)
     row.get_by_role("button", name=NAME, exact=True).click()
     expect(page.get_by_role("heading", name="Use", exact=True)).to_be_visible(timeout=30_000)
     expect(page.get_by_role("img", name="Memory (GiB) by second")).to_be_visible()

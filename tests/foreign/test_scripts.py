@@ -164,7 +164,7 @@ with mlflow.start_run(): mlflow.log_metric("loss", 7)
 
 @pytest.mark.nightly
 def test_mlflow_keeps_what_its_loggers_write_on_two_nodes_and_its_clients_read_it(lab: Lab) -> None:
-    out = train(lab, 2, 2, "--name", "logged", "foreign/lightning_mlflow.py", "2", "1")
+    out = train(lab, 2, 2, "--name", "logged", "--no-env", "foreign/lightning_mlflow.py", "2", "1")
     assert "logged" in out
     kept = lab.check(
         "import mlflow\n"
@@ -184,3 +184,11 @@ def test_mlflow_keeps_what_its_loggers_write_on_two_nodes_and_its_clients_read_i
     assert "(True, 0.2)" in said, said
     elsewhere = lab.check("print(mlflow.search_runs(experiment_names=['from elsewhere'])['metrics.loss'].tolist())")
     assert elsewhere.strip() == "[7.0]"
+
+
+@pytest.mark.nightly
+def test_a_profile_leaves_a_compiled_network_alone(lab: Lab) -> None:
+    out = train(lab, 1, 1, "--profile", "3:6", "--gpus-per-task", "0", "foreign/compiled.py")
+    assert "compiled and trained" in out, out
+    assert "4 steps of" in out, out
+    assert "global hooks" not in out, out

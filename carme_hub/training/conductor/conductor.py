@@ -58,7 +58,10 @@ class Failed(Exception):
     """
 
     def __init__(self, message: str, error: State | None = None) -> None:
-        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE].rpartition(' ')[0]} …")
+        if len(message) > MAX_MESSAGE:
+            at = message.rfind(" ", MAX_MESSAGE - 80, MAX_MESSAGE)
+            message = f"{message[: at if at > 0 else MAX_MESSAGE]} …"
+        super().__init__(message)
         self.error = error
 
 

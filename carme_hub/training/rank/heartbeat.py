@@ -33,7 +33,7 @@ class Heartbeat:
     def __init__(self, client: RendezvousClient, number: int, size: int, folder: Path | None = None) -> None:
         self._client, self._number = client, number
         self._interval = max(INTERVAL, size / MAX_BEATS_PER_SECOND)
-        self._usage = Usage(folder, number)
+        self._usage = Usage(folder, number, own=folder is not None)
         self._whereabouts = Whereabouts(folder, number, self._interval) if folder is not None else None
         self._stopped, self._said, self._stacks = threading.Event(), False, 0
         self._used: dict[str, float | None] = {}

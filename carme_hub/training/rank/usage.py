@@ -29,13 +29,19 @@ class Usage:
     """The use of this process, and of the GPUs of this rank.
 
     Args:
-        folder: of the run, None = no lines are kept. number: of the rank.
+        folder: of the run, None = no lines are kept. number: of the rank. own: whether this process does the work; the
+            memory of a command that it has started is unknown.
     """
 
     def __init__(
-        self, folder: Path | None = None, number: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None = None,
+        number: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        own: bool = True,
     ) -> None:
-        self._clock, self._folder, self._number = clock, folder, number
+        self._clock, self._folder, self._number, self._own = clock, folder, number, own
         self._began = self._at = clock()
         self._cpu_seconds = _cpu_seconds()
         self._cpu: float | None = None
@@ -59,7 +65,9 @@ class Usage:
         if at - self._at >= SAMPLE_SECONDS:
             self._cpu = round(100 * (spent - self._cpu_seconds) / (at - self._at), 1)
             self._at, self._cpu_seconds = at, spent
-        found: dict[str, float | None] = {"cpu": self._cpu, "gpu": None, "memory": _memory(), "gpu_memory": None}
+        found: dict[str, float | None] = {"cpu": self._cpu, "gpu": None, "memory": None, "gpu_memory": None}
+        if self._own:
+            found["memory"] = _memory()
         devices = self._open()
         used = [each.utilisation() for each in devices]
         if devices and None not in used:  # a MIG device has no utilisation
@@ -67,7 +75,10 @@ class Usage:
         held = [each.memory() for each in devices]
         if devices and None not in held:
             found["gpu_memory"] = sum(each[0] for each in held if each)
-        for name, most in (("memory", _peak()), ("gpu_memory", _torch_peak() if devices else None)):
+        for name, most in (
+            ("memory", _peak() if self._own else None),
+            ("gpu_memory", _torch_peak() if devices else None),
+        ):
             if known := [int(each) for each in (found[name], most, self._most.get(name)) if each is not None]:
                 self._most[name] = max(known)
             found[f"{name}_most"] = self._most.get(name)

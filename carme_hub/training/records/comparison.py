@@ -30,6 +30,7 @@ _PROFILE = (
     ("kernels", "kernels in a step", ".0f"),
     ("small", "small kernels", ".0%"),
     ("busy", "GPU busy", ".0%"),
+    ("copying", "copies between host and GPU", ".0%"),
     ("gpu_gib", "GPU memory, GiB", ".2f"),
     ("host_gib", "host memory, GiB", ".2f"),
 )

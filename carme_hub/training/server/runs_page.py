@@ -101,6 +101,7 @@ class RunsPage:
     def _repeat(self, run: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         """Start a run again; where it needs more GPUs than the session has, only once ``confirm`` says so."""
         import shlex
+        from dataclasses import replace
 
         from carme_hub.training.launch import price, start
         from carme_hub.training.launch.new_run import given_options
@@ -112,7 +113,8 @@ class RunsPage:
                 raise ValueError(f"It returns variables, so repeat it in a notebook: distributed.repeat({run.id!r})")
             words, arguments = (shlex.split(str(request.get(name) or "")) for name in ("options", "args"))
             # Nobody can be asked here whether to wait.
-            options, more, _ = parse_changes(["--detach", "--wait", *words], given, {})
+            options, more, _ = parse_changes(words, given, {})
+            options = replace(options, detach=True, wait=True)
         except InvalidOptions as error:
             raise ValueError(str(error)) from None
         if more:

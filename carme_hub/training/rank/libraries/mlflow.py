@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -28,10 +29,15 @@ def _make_tables(module: ModuleType) -> None:
     if not uri.startswith(SQLITE):
         return
     database = Path(uri.removeprefix(SQLITE))
-    with contextlib.suppress(OSError):  # MLflow itself says what is wrong with the folder
+    # Each release may add tables.
+    ready = database.with_name(f".{database.name}.{module.__version__}.ready")
+    try:
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with database.with_name(f".{database.name}.lock").open("w") as lock:
             with contextlib.suppress(OSError):  # of a file system without locks
                 fcntl.lockf(lock, fcntl.LOCK_EX)
-            if not database.exists():
+            if not (ready.exists() and database.exists()):
                 module.MlflowClient()
+                ready.touch()
+    except Exception as error:  # noqa: BLE001  code that imports MLflow need not use it, or not this database
+        print(f"[carme] MLflow's database {database}: {error}", file=sys.stderr)  # noqa: T201  the rank's own log

@@ -1,6 +1,7 @@
 """Marks the forward pass of each module in a profile, by the module's name in the network.
 
-The marks are also in the trace, where they group the operators of a layer. A module of a compiled network has none.
+The marks are also in the trace, where they group the operators of a layer. Modules in a compiled network have
+none.
 """
 
 from __future__ import annotations
@@ -26,12 +27,25 @@ class ModuleMarks:
 
     def install(self) -> None:
         """Begin."""
-        # torch.compile warns the user of hooks that are ours.
+        # torch.compile traces hooks as a part of the network: what it traces must do nothing.
+        is_compiling = getattr(self._torch.compiler, "is_compiling", None)
+        if is_compiling is None:  # torch before 2.3
+            return
+        # It also warns the user of hooks, and these are ours.
         warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+
+        def enter(module: Any, _: Any) -> None:
+            if not is_compiling():
+                self._enter(module)
+
+        def leave(*_: Any) -> None:
+            if not is_compiling():
+                self._leave()
+
         module = self._torch.nn.modules.module
         self._hooks = [
-            module.register_module_forward_pre_hook(self._enter),
-            module.register_module_forward_hook(self._leave, always_call=True),
+            module.register_module_forward_pre_hook(enter),
+            module.register_module_forward_hook(leave, always_call=True),
         ]
 
     def remove(self) -> None:
@@ -40,7 +54,7 @@ class ModuleMarks:
             hook.remove()
         self._hooks = []
 
-    def _enter(self, module: Any, _: Any) -> None:
+    def _enter(self, module: Any) -> None:
         marks = self._open.__dict__.setdefault("marks", [])
         if not marks and module not in self._names:  # the whole network, or a loss
             for name, part in module.named_modules():
@@ -51,6 +65,6 @@ class ModuleMarks:
         mark.__enter__()
         marks.append(mark)
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self) -> None:
         if marks := self._open.__dict__.get("marks"):
             marks.pop().__exit__(None, None, None)

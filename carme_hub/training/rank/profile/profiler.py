@@ -21,8 +21,10 @@ from carme_hub.training.run.private_files import write
 
 from .analysis import Event, analyse, sentences
 from .memory import analyse_memory, memory_sentences
-from .modules import ModuleMarks
+from .modules import PREFIX, ModuleMarks
 
+#: Marks that the profiler also shows where their kernels ran on the GPU; older releases do not tell them from kernels.
+MARKS = (PREFIX, "Optimizer.", "ProfilerStep")
 #: torch.autograd.profiler_util.MEMORY_EVENT_NAME.
 MEMORY_EVENT = "[memory]"
 
@@ -74,7 +76,8 @@ class Profiler:
             self._began_at = self._count
             self._marks = ModuleMarks(torch)
             self._profile.start()
-            self._held = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+            gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+            self._held = sum(torch.cuda.memory_allocated(each) for each in gpus)
             self._marks.install()
         except Exception:  # noqa: BLE001  a profile is no reason to end a training
             self._give_up()
@@ -115,7 +118,8 @@ class Profiler:
         events = [
             Event(each.name, each.time_range.start, each.time_range.end, "CPU" not in str(each.device_type))
             for each in profile.events()
-            if not (getattr(each, "is_user_annotation", False) and "CPU" not in str(each.device_type))
+            if "CPU" in str(each.device_type)
+            or not (getattr(each, "is_user_annotation", False) or each.name.startswith(MARKS))
         ]
         begin = min((each.begin for each in events), default=0.0)
         end = max((each.end for each in events), default=0.0)

@@ -50,6 +50,14 @@ def test_an_administrator_takes_away_and_adds() -> None:
     assert json.loads(own["apps.json"])[0]["title"] == "Dashboard"
 
 
+def test_sessions_know_where_mlflow_keeps_runs_if_it_is_offered() -> None:
+    assert apps().environ("/home/alice") == {
+        "MLFLOW_TRACKING_URI": "sqlite:////home/alice/.carme/mlflow/mlflow.db",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    assert apps(offered=["tensorboard"]).environ("/home/alice") == {}
+
+
 def test_an_icon_of_the_site_travels(tmp_path: Path) -> None:
     icon = tmp_path / "mine.svg"
     icon.write_text("<svg/>")
@@ -112,9 +120,6 @@ def test_the_server_finds_its_configuration_before_what_was_named_for_it(monkeyp
     spawner.container_environment = {"JUPYTER_CONFIG_PATH": "/etc/y"}
     assert server(spawner, {}).environ["JUPYTER_CONFIG_PATH"] == f"{folder}:/etc/y"
     assert server(spawner, {}).argv == ("jupyterhub-singleuser",)
-    assert server(spawner, {}).environ["MLFLOW_TRACKING_URI"] == "sqlite:////home/alice/.carme/mlflow/mlflow.db"
-    spawner.container_environment = {"MLFLOW_TRACKING_URI": "https://mlflow.example.org"}  # the site's own counts
-    assert "MLFLOW_TRACKING_URI" not in server(spawner, {}).environ
     spawner.disable_user_config = True
     assert server(spawner, {}).argv[-1] == f"--config={folder}/{CONFIG}"
 

@@ -129,3 +129,4 @@ def test_a_long_message_ends_at_a_word_and_says_that_there_is_more() -> None:
     assert len(said) <= MAX_MESSAGE + 2
     assert said.endswith("memory …")
     assert str(Failed("short")) == "short"
+    assert len(str(Failed("ValueError in rank 0: " + "x" * 900))) == MAX_MESSAGE + 2

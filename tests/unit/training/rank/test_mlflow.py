@@ -13,6 +13,7 @@ import pytest
 FORGED = """
 import os, time
 from pathlib import Path
+__version__ = "3.0"
 
 class MlflowClient:
     def __init__(self):
@@ -38,12 +39,16 @@ def test_one_of_many_ranks_makes_the_tables(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", RANK]
     ranks = [subprocess.Popen(argv, env=environ, text=True, stdout=subprocess.PIPE) for _ in range(4)]
     assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["tables\n"] * 4
+    # A later release adds tables: again once.
+    (tmp_path / "mlflow.py").write_text(FORGED.replace('"3.0"', '"3.1"').replace('open("x")', 'open("a")'))
+    ranks = [subprocess.Popen(argv, env=environ, text=True, stdout=subprocess.PIPE) for _ in range(4)]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["tablestables\n"] * 4
     assert oct((tmp_path / "home/mlflow").stat().st_mode & 0o777) == "0o700"
 
 
-@pytest.mark.parametrize("uri", ["https://mlflow.example.org", ""])
-def test_a_server_elsewhere_is_left_alone(tmp_path: Path, uri: str) -> None:
-    (tmp_path / "mlflow.py").write_text("def MlflowClient(): raise AssertionError")
+@pytest.mark.parametrize("uri", ["https://mlflow.example.org", "", "sqlite:////proc/nowhere/mlflow.db"])
+def test_importing_mlflow_never_fails(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "mlflow.py").write_text("__version__ = '3.0'\ndef MlflowClient(): raise AssertionError")
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "MLFLOW_TRACKING_URI": uri}
     code = "from carme_hub.training.rank.libraries import mlflow\nmlflow.install()\nimport mlflow\nprint('fine')"
     done = subprocess.run([sys.executable, "-c", code], env=environ, text=True, capture_output=True, timeout=60)

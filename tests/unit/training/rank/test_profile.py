@@ -178,6 +178,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> None:
         register_module_forward_hook=lambda hook, always_call: ForgedHook(),
     )
     forged.nn = SimpleNamespace(modules=SimpleNamespace(module=module))  # type: ignore[attr-defined]
+    forged.compiler = SimpleNamespace(is_compiling=lambda: False)  # type: ignore[attr-defined]
     monkeypatch.setattr(ForgedHook, "left", 0)
     inner.profile, inner.ProfilerActivity = ForgedProfile, SimpleNamespace(CPU="cpu")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", forged)

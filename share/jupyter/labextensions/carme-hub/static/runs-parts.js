@@ -82,7 +82,10 @@ function section(title, labels, curves, by) {
 export function charts(found) {
   return [
     ...section("Curves", found.runs, found.curves, "step"),
-    ...section(found.runs.length > 1 ? "Use of rank 0" : "Use", Object.keys(found.use), found.use, "second"),
+    // In the order of the runs, so that each has the same colour as above.
+    ...(found.runs.length > 1
+      ? section("Use of rank 0", found.runs, found.use, "second")
+      : section("Use", Object.keys(found.use), found.use, "second")),
   ];
 }
 
