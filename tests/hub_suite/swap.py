@@ -216,7 +216,7 @@ class SpawnerUnderTest(SlurmContainerSpawner):
 
         return (Image("default", "/"),)
 
-    def site(self, home: str) -> Site:
+    def site(self, home: str = "") -> Site:
         return Site(runtime=RuntimeWithoutContainer(), grace=5)
 
     def owner(self) -> Owner:

@@ -115,7 +115,7 @@ class Spawner:
     def owner(self) -> Any:
         return ALICE
 
-    def site(self) -> Any:
+    def site(self, home: str = "") -> Any:
         return SITE
 
 
