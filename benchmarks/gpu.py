@@ -195,7 +195,7 @@ def measure_load(device: Device, share: float, seconds: float) -> None:
             readings=len(values),
             largest_difference=max(abs(a - b) for a, b in zip(values, peers, strict=True)),
         )
-    figure(f"its process is found, {load_name}", float(load.pid in found or len(found)), "of 1")
+    figure(f"processes on the GPU, {load_name}", len(found), "", peer=1, peer_is="started")
 
 
 def ask_nvidia_smi() -> dict[str, float]:

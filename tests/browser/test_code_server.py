@@ -45,17 +45,9 @@ def lab(hub: Hub) -> Iterator[Lab]:
     hub.restart()
 
 
-def cell(lab: Lab, code: str) -> str:
-    """Run one cell, and return its output; in a thread, because Playwright uses this thread's event loop."""
-    printed, thread = lab.begin(code, 60)
-    thread.join(70)
-    assert not printed.errors, printed.error
-    return printed.out
-
-
 def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: BrowserContext) -> None:
     hub = lab.hub
-    cell(lab, f"import os; os.mkdir('{NAME}'); open('{NAME}/hello.py', 'w').write('greeting = 1\\n')")
+    lab.check_in_thread(f"import os; os.mkdir('{NAME}'); open('{NAME}/hello.py', 'w').write('greeting = 1\\n')")
     page = window.new_page()
     log_in(page, hub, "tina", "home")
     page.goto(f"{hub.demo.url}/user/tina/lab?reset")
@@ -85,23 +77,29 @@ def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: B
     code.keyboard.press("Control+End")
     code.keyboard.type("answer = 42\n")
     code.keyboard.press("Control+s")
-    wait_for(lambda: "answer = 42" in cell(lab, f"print(open('{NAME}/hello.py').read())"), 20, "the file to be saved")
+    wait_for(
+        lambda: "answer = 42" in lab.check_in_thread(f"print(open('{NAME}/hello.py').read())"),
+        20,
+        "the file to be saved",
+    )
     code.keyboard.press("Control+Shift+Backquote")
     terminal = code.locator(".xterm").first
     expect(terminal).to_be_visible(timeout=60_000)
     code.wait_for_timeout(3000)
     code.keyboard.type(f"echo in-$((40+2)) > {NAME}.txt; mv {NAME}.txt said.txt\n")
-    wait_for(lambda: "True" in cell(lab, f"print(os.path.exists('{NAME}/said.txt'))"), 20, "the terminal")
-    assert cell(lab, f"print(open('{NAME}/said.txt').read())").strip() == "in-42"
+    wait_for(lambda: "True" in lab.check_in_thread(f"print(os.path.exists('{NAME}/said.txt'))"), 20, "the terminal")
+    assert lab.check_in_thread(f"print(open('{NAME}/said.txt').read())").strip() == "in-42"
     screenshot(code, "code-server-terminal")
     for path in ("proxy/8080/", "absproxy/8080/"):
         answer = window.request.get(f"{hub.demo.url}/user/tina/vscode/{path}")
         assert answer.status == 404, (path, answer.status)
     # Its own processes are the only ones of this container with code-server in their words, and listen on no port.
-    found = cell(lab, f"import subprocess\nprint(subprocess.check_output({LISTENING!r}, shell=True, text=True))")
+    found = lab.check_in_thread(
+        f"import subprocess\nprint(subprocess.check_output({LISTENING!r}, shell=True, text=True))"
+    )
     assert "/vscode.sock" in found
     assert "tcp" not in found, found
     assert "code-server-ipc.sock" not in found  # in the home, where those of other sessions would meet it
     # Microsoft's own part, which no build of others has.
     assert [each for each in missing if "/vsda" not in each] == []
-    cell(lab, f"import shutil; shutil.rmtree('{NAME}')")
+    lab.check_in_thread(f"import shutil; shutil.rmtree('{NAME}')")

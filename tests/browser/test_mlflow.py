@@ -24,20 +24,12 @@ with mlflow.start_run(run_name="first"):
 """
 
 
-def cell(lab: Lab, code: str) -> str:
-    """Run one cell that must not fail, and return its output; in a thread, because Playwright uses this one's loop."""
-    printed, thread = lab.begin(code, 150)
-    thread.join(160)
-    assert not printed.errors, printed.error
-    return printed.out
-
-
 def test_what_mlflow_logs_in_a_rank_is_on_its_page_and_what_the_rank_used_among_the_runs(
     hub: Hub, window: BrowserContext
 ) -> None:
     lab = Lab(hub, "tina", gpus=1, cpus=2, memory_gib=6, time_minutes=60)
-    cell(lab, "%load_ext carme_hub.training")
-    cell(lab, LOGGED)
+    lab.check_in_thread("%load_ext carme_hub.training")
+    lab.check_in_thread(LOGGED, 150)
     page = window.new_page()
     log_in(page, hub, "tina", "home")
     page.goto(f"{hub.demo.url}/user/tina/lab?reset")

@@ -21,15 +21,6 @@ for step in range(600):
 """
 
 
-def cell(lab: Lab, code: str) -> str:
-    """Run one cell that must not fail, and return its output; in a thread, because Playwright uses this one's loop."""
-    printed, thread = lab.begin(code, 150)
-    thread.join(160)
-    assert printed.done
-    assert not printed.errors, printed.error
-    return printed.out
-
-
 def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, window: BrowserContext) -> None:
     lab = Lab(hub, "tina", gpus=1, cpus=1, memory_gib=4, time_minutes=60)
     page = window.new_page()
@@ -55,8 +46,8 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     board.wait_for_url("**/user/tina/tensorboard/**")
     expect(board.get_by_role("link", name="Show something else")).to_be_visible(timeout=60_000)
 
-    cell(lab, "%load_ext carme_hub.training")
-    assert f"distributed.watch('{RUN}')" in cell(lab, TRAINING)
+    lab.check_in_thread("%load_ext carme_hub.training")
+    assert f"distributed.watch('{RUN}')" in lab.check_in_thread(TRAINING, 150)
     # Nobody touches the page from here on.
     expect(board.get_by_role("status").first).to_have_text(f"Showing run {RUN}, the newest", timeout=120_000)
     for rank in ("rank-0", "rank-1"):
@@ -66,7 +57,7 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     before = last_step(board)
     wait_for(lambda: last_step(board) > before + 5, 30, "the curve to grow by itself")
     state = f"from carme_hub.training.run.run_folder import Run\nstate = Run.load({RUN!r}).state()\n"
-    nodes = cell(lab, state + "print(state['state'], len(set(state['nodes'])))")
+    nodes = lab.check_in_thread(state + "print(state['state'], len(set(state['nodes'])))")
     assert nodes.split() == ["running", "2"]
     screenshot(board, "training-tensorboard-1280")
     board.set_viewport_size(PHONE)
@@ -92,5 +83,5 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     expect(board.get_by_role("status").first).to_have_text(f"Showing run {RUN}", timeout=60_000)
     assert [each for each in missing if "carme/" not in each] == []
     assert complaints == []
-    cell(lab, f"from carme_hub.training import distributed\ndistributed.stop({RUN!r})")
+    lab.check_in_thread(f"from carme_hub.training import distributed\ndistributed.stop({RUN!r})")
     lab.stop()

@@ -89,6 +89,14 @@ class Lab:
         assert not result.errors, result.error
         return result.out
 
+    def check_in_thread(self, code: str, timeout: float = 60) -> str:
+        """Run one cell that must not fail, and return its output; in a thread, where Playwright has this one's loop."""
+        result, thread = self.begin(code, timeout)
+        thread.join(timeout + 10)
+        assert result.done
+        assert not result.errors, result.error
+        return result.out
+
     def command(self, *argv: str, timeout: float = 120) -> tuple[int, str]:
         """Run a program in the session's container; return exit status and output, including stderr."""
         code = (

@@ -317,8 +317,7 @@ def share_processors(among: int) -> None:
 def common_environ(config: RankConfig) -> dict[str, str]:
     """Return the variables that are the same for all ranks of a run."""
     found = {"CARME_RUN": config.run, "CARME_RUN_FOLDER": str(config.folder), "CARME_LOGDIR": config.logdir}
-    tags = json.dumps({"carme.run": config.run})  # which MLflow gives each run of its own
-    return {"MLFLOW_RUN_CONTEXT": os.environ.get("MLFLOW_RUN_CONTEXT", tags), **found}
+    return {**found, **mlflow.tags(config.run)}
 
 
 def take_environ(folder: Path) -> None:

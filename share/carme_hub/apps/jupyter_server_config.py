@@ -42,10 +42,10 @@ if node:
     c.LanguageServerManager.node_roots = [str(folder) for folder in dict.fromkeys([*near, Path("/usr/local/lib")])]
 
 # MLflow would make the folder of its database for everybody to read.
-database = os.environ.get("MLFLOW_TRACKING_URI", "").removeprefix("sqlite:///")
-if database == str(Path.home() / ".carme/mlflow/mlflow.db"):
+database = Path(os.environ.get("MLFLOW_TRACKING_URI", "").removeprefix("sqlite:///"))
+if database.is_relative_to(Path.home() / ".carme"):
     with contextlib.suppress(OSError):  # a home that cannot be written is said elsewhere
-        Path(database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 # Jupyter would start a login shell, which sets PATH anew and hides what the image brings. Who has named a shell in
 # their own settings gets that: these here come before them, so they are looked at first.

@@ -1,4 +1,4 @@
-"""The database of MLflow is complete before the ranks of a run use it.
+"""MLflow in ranks: its runs have the tag ``carme.run``, and its database is complete before the ranks use it.
 
 MLflow's client makes the tables of a new SQLite file, and the loggers of Lightning and others make a client in every
 rank. Where two do it at once, one fails with "duplicate column name". So the first rank that imports MLflow makes them,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,11 @@ from types import ModuleType
 from carme_hub.training.rank.import_hook import after_import
 
 SQLITE = "sqlite:///"
+
+
+def tags(run: str) -> dict[str, str]:
+    """Return the variable by which MLflow gives each of its runs the id of ours, unless the user has set it."""
+    return {"MLFLOW_RUN_CONTEXT": os.environ.get("MLFLOW_RUN_CONTEXT") or json.dumps({"carme.run": run})}
 
 
 def install() -> None:
