@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rig.fixtures import cluster, demo_hub, hub, hub_environment, quiet, site
+from rig.fixtures import cluster, demo_hub, hub, hub_environment, open_path, quiet, site
 from rig.nightly import NIGHTLY, is_left, names_nothing
 
-__all__ = ["cluster", "demo_hub", "hub", "hub_environment", "quiet", "site"]
+__all__ = ["cluster", "demo_hub", "hub", "hub_environment", "open_path", "quiet", "site"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

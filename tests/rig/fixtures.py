@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 import pytest
@@ -51,6 +52,18 @@ def cluster() -> Iterator[Cluster]:
     finally:
         os.close(lock)
         signal.signal(signal.SIGTERM, old)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A temporary folder that every account can reach, as a site's image store is.
+
+    It is not under ``tmp_path``: each run of pytest that begins closes pytest's own folder to others, and runs of
+    several suites begin at any time.
+    """
+    with TemporaryDirectory(prefix="carme-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

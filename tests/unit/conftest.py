@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 
 import pytest
 from traitlets.config import Application
@@ -44,16 +44,6 @@ def short_path() -> Iterator[Path]:
     """A temporary folder whose path leaves room for unix sockets in it."""
     with TemporaryDirectory(prefix="c") as folder:
         yield Path(folder)
-
-
-@pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """A temporary folder that an account without rights can reach, as a site's image store is."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder == Path(gettempdir()):
-            break
-        folder.chmod(0o755)
-    return tmp_path
 
 
 def _clear(application: type[Application]) -> None:

@@ -7,7 +7,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -178,17 +177,12 @@ def test_programs_that_ignore_term_are_gone_in_time(cluster: Cluster, hub: Any, 
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "bubblewrap-full", "apptainer", "podman"])
-def test_binds_are_read_only_unless_said(cluster: Cluster, hub: Any, kind: str, tmp_path_factory: Any) -> None:
-    base = tmp_path_factory.mktemp("binds")
-    for folder in (base, *base.parents):
-        if folder == Path(gettempdir()):
-            break
-        folder.chmod(0o755)
+def test_binds_are_read_only_unless_said(cluster: Cluster, hub: Any, kind: str, open_path: Path) -> None:
     for name in ("given", "lent"):
-        (base / name).mkdir()
-        (base / name).chmod(0o777)
+        (open_path / name).mkdir()
+        (open_path / name).chmod(0o777)
     session = Session(cluster, hub, *kind_of(kind))
-    binds = (Bind(str(base / "given"), "/given", "rw"), Bind(str(base / "lent"), "/lent", "ro"))
+    binds = (Bind(str(open_path / "given"), "/given", "rw"), Bind(str(open_path / "lent"), "/lent", "ro"))
     session.submit(("python3", "-c", WRITE), binds=binds)
     cluster.wait_job(session.job, "COMPLETED", "FAILED", within=30)
     assert "/given written" in session.log

@@ -126,18 +126,16 @@ async def test_submit_by_rest_serves_no_one_outside_its_group(quiet: Cluster) ->
 
 
 async def test_an_expired_token_causes_a_short_delay_and_no_second_job(
-    quiet: Cluster, client: SlurmCli, tmp_path: Path
+    quiet: Cluster, client: SlurmCli, open_path: Path
 ) -> None:
-    tokens = tmp_path / "token"
+    open_path.chmod(0o777)
+    tokens = open_path / "token"
     bad = quiet.token("alice")[:-4] + "AAAA"
     tokens.write_text(
-        f"#!/bin/sh\nif [ -e {tmp_path}/once ]; then exec sudo -n {quiet.token_argv[2]} token $1; fi\n"
-        f"touch {tmp_path}/once; echo {bad}\n"
+        f"#!/bin/sh\nif [ -e {open_path}/once ]; then exec sudo -n {quiet.token_argv[2]} token $1; fi\n"
+        f"touch {open_path}/once; echo {bad}\n"
     )
     tokens.chmod(0o755)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.owner() == "root" and folder.is_relative_to("/tmp/pytest-of-root"):
-            folder.chmod(0o777)
     how = RestSubmitter(
         f"unix://{quiet.rest_socket}",
         token_command=(str(tokens),),
