@@ -25,7 +25,7 @@ from carme_hub.training.run.messages import BROADCAST, END, HELLO, MPI, Conducto
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.templates import kernels
 
-from . import devices, garbage, network, thread_exit
+from . import devices, garbage, network, thread_exit, wakeup
 from .callbacks import lightning, transformers
 from .deadline import DEADLINE, VARIABLE
 from .heartbeat import Heartbeat
@@ -341,6 +341,7 @@ def start_rank(words: list[str]) -> tuple[RankConfig, str]:
     take_environ(config.folder)
     garbage.install()
     thread_exit.install()
+    wakeup.install()
     return config, words[1]
 
 

@@ -42,6 +42,26 @@ def test_a_run_that_is_stopped_leaves_nothing_within_five_seconds(code: dict[str
         assert not alive(run)
 
 
+#: The interrupt finds the main thread between its last look at signals and the call in which it waits. For Python that
+#: is as if another thread received it, which a test can have at any time.
+INTERRUPT_ELSEWHERE = """
+import signal, threading, time
+[heart] = [thread for thread in threading.enumerate() if thread.name == "carme-heart"]
+threading.Timer(0.2, lambda: signal.pthread_kill(heart.ident, signal.SIGINT)).start()
+began = time.monotonic()
+try:
+    time.sleep(8)
+except KeyboardInterrupt:
+    print("interrupted" if time.monotonic() - began < 4 else "late")
+"""
+
+
+def test_an_interrupt_that_comes_just_before_the_code_waits_is_not_lost() -> None:
+    run = create(RunOptions(1), cell=INTERRUPT_ELSEWHERE)
+    assert end_of(run)["state"] == "finished"
+    assert run.log(0) == "interrupted\n"
+
+
 @pytest.mark.parametrize(("how", "said"), [("stop", "The run was stopped."), ("interrupt", "The run was interrupted.")])
 def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
     cell = (
