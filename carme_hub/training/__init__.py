@@ -1,8 +1,8 @@
 """Training on many GPUs from a notebook. This package runs in the user's container and imports nothing of the hub.
 
-Public: ``distributed``, ``here``, the magic ``%%distributed`` and the command ``carme-hub`` (``command``). The other
-packages are parts of a run: ``launch`` starts it, ``conductor`` and ``elastic`` conduct it, ``rank`` is one of its
-processes, ``run`` is what they share.
+Public: ``distributed``, ``here``, ``sweeps``, the magic ``%%distributed`` and the command ``carme-hub``
+(``command``). The other packages are parts of a run: ``launch`` starts it, ``conductor`` and ``elastic`` conduct it,
+``rank`` is one of its processes, ``run`` is what they share.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ TUTORIALS = (
     *("tqdm>=4.66", "pandas>=2.2", "scikit-learn>=1.5", "torchmetrics>=1.6"),
     *("lightning>=2.5", "accelerate>=1.6", "transformers>=4.50", "datasets>=3.5"),
     "mlflow>=3.5",  # its loggers, and the app
+    *("optuna>=5", "optuna-dashboard>=0.21"),  # sweeps, and the app
 )
 #: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
 TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")
@@ -46,7 +47,7 @@ PAGE_CONFIG = {"disabledExtensions": {"@jupyterlab/apputils-extension:announceme
 LOOK = "import jupyterlab, ipykernel, jupyterhub.singleuser, jupyter_server_proxy, tensorboard.program, cloudpickle"
 LOOK += "; from importlib.util import find_spec; assert find_spec('rfc3987_syntax') is None"
 LOOK_TRAINING = (
-    "import torch, numpy, matplotlib, ipywidgets, tqdm, pandas, sklearn, lightning, accelerate, transformers"
+    "import torch, numpy, matplotlib, ipywidgets, tqdm, pandas, sklearn, lightning, accelerate, transformers, optuna"
 )
 BWRAP = ("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc")
 MOUNTS = ("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")  # noqa: S108  inside the image

@@ -25,6 +25,8 @@ from carme_hub.paths import share_folder
 
 #: The program that serves TensorBoard; one of the packed files.
 TENSORBOARD = "{folder}/carme-tensorboard.py"
+#: The program that serves Optuna's dashboard, likewise.
+OPTUNA = "{folder}/carme-optuna.py"
 #: Where MLflow keeps runs in a user's home folder, and the variable by which its clients know it.
 TRACKING_URI, MLFLOW = "MLFLOW_TRACKING_URI", "sqlite:///{home}/.carme/mlflow/mlflow.db"
 #: The built-in apps, in the format of ``CarmeApps.apps``.
@@ -52,6 +54,15 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         },
         "quiet": ["/ajax-api/", "/graphql"],  # an open page asks for news by itself
         "whole_path": True,
+    },
+    "optuna": {
+        "title": "Optuna",
+        "needs": "python:optuna_dashboard",
+        "command": [
+            *("{python}", OPTUNA, "--socket", "{unix_socket}", "--prefix", "{prefix}"),
+            *("--journal", "{home}/.carme/optuna/journal.log"),
+        ],
+        "quiet": ["/api/"],  # an open page asks for news by itself
     },
     "vscode": {
         "title": "VS Code",
@@ -129,8 +140,9 @@ class CarmeApps(Configurable):
         Unicode(),
         default_value=list(BUILT_IN),
         help="""The apps that are offered if the image has them: the built-in ones TensorBoard (``tensorboard``), VS
-        Code in the browser (code-server, ``vscode``), MLflow (``mlflow``) and the gallery of templates
-        (``templates``), and apps of installed packages, by the names of their entry points (docs/howto/add-an-app.md).
+        Code in the browser (code-server, ``vscode``), MLflow (``mlflow``), Optuna's dashboard (``optuna``) and the
+        gallery of templates (``templates``), and apps of installed packages, by the names of their entry points
+        (docs/howto/add-an-app.md).
         Example: ``["tensorboard", "whiteboard"]``.""",
     ).tag(config=True)
 
@@ -200,6 +212,8 @@ def _files(entries: str) -> Mapping[str, str]:
             files["carme_tensorboard_files.py"] = _text(tensorboard / "files.py")
             for kind in ("js", "html"):
                 files[f"carme-tensorboard.{kind}"] = _text(share / f"tensorboard.{kind}")
+        if OPTUNA in app["command"]:
+            files["carme-optuna.py"] = _text(Path(paths.__file__).parent / "training/sweeps/dashboard.py")
     files["apps.json"] = json.dumps(listed)
     packed = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
     return {CONFIG: _text(share / CONFIG), PACKED: packed, BASHRC: _text(share / BASHRC)}

@@ -187,6 +187,21 @@ def test_mlflow_keeps_what_its_loggers_write_on_two_nodes_and_its_clients_read_i
 
 
 @pytest.mark.nightly
+def test_processes_of_optuna_on_two_nodes_share_a_journal_which_its_command_and_its_page_read(lab: Lab) -> None:
+    journal = lab.check(
+        "os.makedirs(os.path.expanduser('~/.carme/optuna'), 0o700, True)\n"
+        "print(os.path.expanduser('~/.carme/optuna/journal.log'))"
+    ).strip()
+    out = train(lab, 4, 2, "--gpus-per-task", "0", "foreign/optuna_journal.py", journal)
+    assert out.count("trials of this process: 5") == 4, out
+    status, listed = lab.command("optuna", "studies", "--storage", journal, "-f", "json")
+    assert status == 0, listed
+    assert '"n_trials": 20' in listed, listed
+    page = lambda: str(lab.hub.server_api("GET", "tina", "", "/optuna/api/studies").body)  # noqa: E731
+    wait_for(lambda: "journal_storage_multiprocess" in page(), 90, "the page")
+
+
+@pytest.mark.nightly
 def test_a_profile_leaves_a_compiled_network_alone(lab: Lab) -> None:
     out = train(lab, 1, 1, "--profile", "3:6", "--gpus-per-task", "0", "foreign/compiled.py")
     assert "compiled and trained" in out, out

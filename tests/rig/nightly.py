@@ -143,6 +143,7 @@ LEFT = {
     "browser/test_start_page.py": ("",),
     "browser/test_training_tensorboard.py": ("",),
     "browser/test_mlflow.py": ("",),
+    "browser/test_optuna.py": ("",),
 }
 
 

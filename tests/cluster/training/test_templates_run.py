@@ -96,10 +96,15 @@ os.makedirs("templates-test", exist_ok=True)
 os.chdir("templates-test")
 """
 CLEAR = """
-for name in ("sweep", "alone"):
-    shutil.rmtree(name, True)
-for file in Path().glob("*.pt"):
-    file.unlink()
+for file in [*Path().glob("*.pt"), Path.home() / ".carme/optuna/journal.log"]:
+    file.unlink(missing_ok=True)
+"""
+#: How many trials of the template's study there are in each state.
+STUDY = """
+import collections, optuna
+from carme_hub.training import sweeps
+states = [trial.state.name for trial in sweeps.open_study("digits").get_trials()]
+print(json.dumps(collections.Counter(states)))
 """
 
 
@@ -114,7 +119,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 def last(printed: str) -> float:
     """Return the last printed loss."""
-    found = re.findall(r"(?:loss |'losses': \[(?:[\d.e-]+, )*)([\d.]+(?:e-?\d+)?)", printed)
+    found = re.findall(r"loss ([\d.]+(?:e-?\d+)?)", printed)
     assert found, printed
     return float(found[-1])
 
@@ -227,17 +232,21 @@ def test_a_stopped_training_continues_with_fewer_ranks_and_uses_each_sample_once
     assert len(pictures) == len(set(pictures)) == 2048
 
 
-def test_a_sweep_finds_the_same_on_any_number_of_ranks(lab: Lab) -> None:
-    read = "print(json.dumps({p.name: json.loads(p.read_text()) for p in Path('sweep').glob('*.json')}))"
+def test_a_sweep_goes_on_where_it_ended_with_any_number_of_ranks(lab: Lab) -> None:
     script = copied(lab, "sweep")
     lab.check(CLEAR)
-    status, printed = lab.command("env", "SWEEP=alone", "OMP_NUM_THREADS=1", "python", script, timeout=SLOW)
-    assert status == 0, printed
-    alone = json.loads(lab.check(read.replace("'sweep'", "'alone'")))
-    status, printed = lab.command("carme-hub", "train", "-n", "4", script, timeout=SLOW)
-    assert status == 0, printed
-    together = json.loads(lab.check(read))
-    assert len(alone) == len(together) == 6
-    for name, tried in alone.items():
-        assert together[name]["rate"] == tried["rate"]
-        assert together[name]["losses"] == pytest.approx(tried["losses"], rel=1e-3)
+    counts = []
+    for ranks, trials in ((4, 16), (2, 16), (2, 20)):
+        more = lab.check(
+            f"text = Path({script!r}).read_text().replace('TRIALS = 16', 'TRIALS = {trials}')\n"
+            "print(Path('more.py').write_text(text))"
+        )
+        assert more.strip().isdigit()
+        status, printed = lab.command("carme-hub", "train", "-n", str(ranks), "more.py", timeout=SLOW)
+        assert status == 0, printed
+        assert last(printed) < BELOW["sweep"]
+        counts.append(json.loads(lab.check(STUDY)))
+    assert counts[0] == counts[1]  # it had enough
+    for found, least in ((counts[0], 16), (counts[2], 20)):
+        assert least <= found["COMPLETE"] + found["PRUNED"] < least + 4, found  # ranks that ended trials at once
+        assert set(found) == {"COMPLETE", "PRUNED"}

@@ -35,17 +35,18 @@ def packed(of: CarmeApps) -> dict[str, str]:
 def test_a_session_gets_our_apps_with_their_icons() -> None:
     files = packed(apps())
     listed = json.loads(files["apps.json"])
-    assert [app["name"] for app in listed] == ["tensorboard", "mlflow", "vscode", "templates"]
+    assert [app["name"] for app in listed] == ["tensorboard", "mlflow", "optuna", "vscode", "templates"]
     for app in listed:
         assert files[f"carme-app-{app['name']}.svg"].startswith("<svg")
         assert fault(app["name"], {key: value for key, value in app.items() if key != "name"}) == ""
     assert {"carme_apps.py", "carme-tensorboard.py", "carme-tensorboard.js", "carme-tensorboard.html"} < set(files)
+    assert "optuna_dashboard" in files["carme-optuna.py"]
 
 
 def test_an_administrator_takes_away_and_adds() -> None:
     files = packed(apps(offered=["vscode"], apps={"dashboard": DASHBOARD}))
     assert [app["name"] for app in json.loads(files["apps.json"])] == ["vscode", "dashboard"]
-    assert "carme-tensorboard.py" not in files
+    assert {"carme-tensorboard.py", "carme-optuna.py"}.isdisjoint(files)
     own = packed(apps(apps={"tensorboard": DASHBOARD}))  # theirs wins
     assert json.loads(own["apps.json"])[0]["title"] == "Dashboard"
 
