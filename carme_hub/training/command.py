@@ -61,6 +61,8 @@ def main(words: Sequence[str] | None = None) -> int:
             return _train(argv[1:])
         if argv[:2] == ["runs", "repeat"]:
             return run_commands.repeat(argv[2:])
+        if argv[:2] == ["runs", "shell"]:
+            return run_commands.shell(argv[2:])
         if argv[:1] == ["scaling"]:
             from carme_hub.training.scaling import command
 

@@ -27,6 +27,15 @@ you write replace those: -n 8, --nodes 2, --time 2h, and the others of carme-hub
 arguments of its script, module or command. A script that has changed since is run with --changed-code only. Variables
 of the environment are those of now.
 """
+SHELL = """carme-hub runs shell RUN [--rank N] [-- command …]
+
+Open a shell in a rank of a live run, or run a command there: in its container, on its node, with its environment and
+its working folder. The rank goes on meanwhile; its process is $CARME_RANK_PID. What is started counts towards the
+memory of the rank's job, and ends with the rank, or with this terminal. Without --rank it is rank 0.
+
+    carme-hub runs shell RUN --rank 3
+    carme-hub runs shell RUN --rank 3 -- nvidia-smi
+"""
 #: Options of ``repeat`` alone.
 OWN: dict[str, dict[str, Any]] = {"--all": {"action": "store_true"}, "--changed-code": {"action": "store_true"}}
 
@@ -71,6 +80,22 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _stacks(arguments: argparse.Namespace) -> None:
     print_text(f"{distributed.stacks(run_folder.Run.load(arguments.run))}\n")
+
+
+def shell(words: list[str]) -> int:
+    """Open a shell in a rank: ``carme-hub runs shell RUN [--rank N] [-- command …]``."""
+    from carme_hub.training.shell.terminal import open_shell
+
+    at = words.index("--") if "--" in words else len(words)
+    words, program = words[:at], words[at + 1 :]
+    if not words or words[0] in ("-h", "--help"):
+        print_text(SHELL)
+        return 0 if words else 2
+    parser = argparse.ArgumentParser(prog="carme-hub runs shell", usage=SHELL.partition("\n")[0], add_help=False)
+    parser.add_argument("run")
+    parser.add_argument("--rank", type=int, default=0)
+    arguments = parser.parse_args(words)
+    return open_shell(run_folder.Run.load(arguments.run), arguments.rank, program, say)
 
 
 def _resize(arguments: argparse.Namespace) -> None:
@@ -173,7 +198,8 @@ def add_parser(parts: Any) -> None:
     own.set_defaults(do=_list)
     own.add_argument("--tag", default="", help="only runs with this tag")
     own.add_argument("--starred", action="store_true", help="only runs with a star")
-    below = own.add_subparsers(metavar="show|compare|repeat|mark|log|watch|stacks|stop|resize|rm|restore|deleted|keep")
+    words = "show|compare|repeat|mark|log|watch|stacks|shell|stop|resize|rm|restore|deleted|keep"
+    below = own.add_subparsers(metavar=words)
     _add_records(below)
     for name, do, words in (
         ("log", _log, "print the output of a rank"),
@@ -192,6 +218,8 @@ def add_parser(parts: Any) -> None:
             part.add_argument("--all", action="store_true", help="print all ranks, each line with its rank before it")
         if name == "resize":
             part.add_argument("change", type=int, help="how many ranks to add or remove, such as +2 or -1")
+    words = "open a shell in a rank, or run a command there; the rank goes on meanwhile"
+    below.add_parser("shell", help=words, add_help=False)
     _add_keeping(below)
 
 

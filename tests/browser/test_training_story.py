@@ -185,6 +185,7 @@ def open_again_during_the_run_and_after_it(page: Page, hub: Hub, lab: Lab) -> No
     page.keyboard.press("Control+b")
     live.get_by_role("button", name="Hide").click()
     expect(live).not_to_contain_text("time.sleep")
+    open_a_shell(page, live)
     stop(live)
     expect(page.locator("#jp-main-statusbar")).to_contain_text("Idle", timeout=30_000)
     expect(live.get_by_role("button")).to_have_count(0)
@@ -199,6 +200,21 @@ def open_again_during_the_run_and_after_it(page: Page, hub: Hub, lab: Lab) -> No
     open_notebook(page, hub, path)
     expect(live).to_contain_text("Stopped")  # neither its kernel is there any more, nor the run
     assert "tick" in live.inner_text()
+
+
+def open_a_shell(page: Page, live: Locator) -> None:
+    """A button opens a terminal in a rank, on its node."""
+    live.get_by_role("button", name="Shell").click()
+    live.get_by_label("Rank", exact=True).select_option("Rank 1")
+    live.get_by_role("button", name="Open a terminal in it").click()
+    rows = page.locator(".jp-Terminal .xterm-rows").first
+    expect(rows).to_contain_text("which goes on meanwhile", timeout=60_000)
+    page.keyboard.type("echo this is rank $CARME_RANK of $CARME_SIZE\n")
+    expect(rows).to_contain_text("this is rank 1 of 2", timeout=30_000)
+    screenshots(page, "training-shell")
+    page.keyboard.type("exit\n")
+    page.locator(".lm-TabBar-tab", has_text="again-").first.click()
+    expect(live).to_contain_text("The terminal is in a tab of its own")
 
 
 def open_a_notebook_of_somebody_else(page: Page, hub: Hub) -> None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks for a file that asks for the end, between two queries of the job's end, and until a run
 #: that is not detached must have a follower.
 FILE_INTERVAL, DEADLINE_INTERVAL, FOLLOW_TIMEOUT = 0.5, 30.0, 20.0
+#: The most shells that are told to ranks at once, and for how long a rank may start one.
+MAX_SHELLS, SHELL_SECONDS = 16, 60.0
 #: Seconds after which the record of a run is written: its ranks start meanwhile.
 RECORD_DELAY = 2.0
 
@@ -93,9 +95,11 @@ class Conductor:
             "interrupt": lambda _: self.end("interrupt", "The run was interrupted."),
             "resize": _refuse_resize,
             "stacks": lambda _: self._request_stacks(),
+            "shell": self._request_shell,
             "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
         self._stacks = 0  # how often stacks were asked for
+        self._shells: list[State] = []  # that ranks are to start
         self._recording = threading.Lock()
         self.started = 0.0  # when the ranks started, by the monotonic clock
         self._handles: list[StartedStep] = []
@@ -185,8 +189,28 @@ class Conductor:
         if not hasattr(self, "rendezvous"):
             raise RequestRefused("The run is starting.")
         self._stacks += 1
-        self.rendezvous.want(messages.BEAT, json.dumps({"stacks": self._stacks}).encode())
+        self._answer_heartbeats()
         return {"number": self._stacks}
+
+    def _request_shell(self, request: State) -> State:
+        """Have a rank connect to a terminal that listens here, with its next heartbeat; without a port say where."""
+        rank = int(request["rank"])
+        ranks = self.state.get()["ranks"]
+        running = {int(entry["rank"]): str(entry["node"]) for entry in ranks if entry["state"] == "running"}
+        if rank not in running:
+            there = f"Running: {', '.join(map(str, sorted(running)))}." if running else "No rank runs."
+            raise RequestRefused(f"Rank {rank} does not run. {there}")
+        if "port" in request:
+            wanted: State = {"id": len(self._shells) + 1, "rank": rank, "host": self.allocation.address}
+            wanted["until"] = time.time() + SHELL_SECONDS
+            self._shells.append({**wanted, "port": int(request["port"]), "key": str(request["key"])})
+            self._answer_heartbeats()
+        return {"host": self.allocation.address, "node": running[rank]}
+
+    def _answer_heartbeats(self) -> None:
+        """Tell all ranks with their next heartbeats what is asked of them; a shell, a few times over."""
+        wanted = {"stacks": self._stacks, "shells": self._shells[-MAX_SHELLS:]}
+        self.rendezvous.want(messages.BEAT, json.dumps(wanted).encode())
 
     def end(self, how: str, why: str) -> State:
         """Request the end of the run: "stop" or "interrupt"."""

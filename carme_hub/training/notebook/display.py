@@ -47,10 +47,12 @@ from .display_style import STYLE
 MEDIA_TYPE = "application/vnd.carme.run+json"
 #: The most lines of a rank that notebooks without the renderer show before the end.
 LIVE_LINES = 40
-#: Word of a request, label and tooltip of each button; whether runs that are not elastic have it.
+#: Word of a request, label and tooltip of each button; whether runs that are not elastic have it. The page answers
+#: "shell" itself, the server the others.
 BUTTONS = (
     ("stop", "Stop", "Stop all ranks; their output stays", True),
     ("stacks", "Stacks", "Show where each rank is; the run continues meanwhile", True),
+    ("shell", "Shell", "Open a terminal in a rank; the run continues meanwhile", True),
     ("+1", "Add a rank", "Request GPUs for one more rank; the run continues meanwhile", False),
     ("-1", "Give one back", "Remove one rank and give its GPUs back", False),
 )
@@ -133,7 +135,8 @@ def as_data(view: View) -> dict[str, Any]:
     """Return the run for the renderer in JupyterLab (share/jupyter/labextensions/carme-hub), which keeps folds open.
 
     It replaces the parts whose HTML changed, in this order: ``head``, ``ranks`` (a table), ``log`` (of rank 0),
-    ``others`` (number, summary and log of each other rank), ``notes``. ``run`` is its id; ``buttons`` are as BUTTONS.
+    ``others`` (number, summary and log of each other rank), ``notes``. ``run`` is its id; ``buttons`` are as BUTTONS;
+    ``running`` are the numbers of ranks that run.
     """
     elastic = bool((view.state.get("asked") or {}).get("elastic"))
     front = view.lines.get(view.front, ())
@@ -145,6 +148,7 @@ def as_data(view: View) -> dict[str, Any]:
         "ended": view.ended,
         "generation": int(view.state.get("generation") or 0),
         "buttons": [] if view.ended else [words[:3] for words in BUTTONS if elastic or words[3]],
+        "running": [int(rank["rank"]) for rank in view.ranks if rank.get("state") == "running"],
         "head": head_html(view),
         "ranks": ranks_html(view),
         "log": log_html(front, FRONT_LINES, log_file(view, view.front)) if front else "",

@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
 
@@ -15,6 +16,9 @@ from . import deadline
 from .progress import PROGRESS
 from .usage import Usage
 from .whereabouts import Whereabouts
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
 INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
@@ -36,6 +40,7 @@ class Heartbeat:
         self._usage = Usage(folder, number, own=folder is not None)
         self._whereabouts = Whereabouts(folder, number, self._interval) if folder is not None else None
         self._stopped, self._said, self._stacks = threading.Event(), False, 0
+        self._shells: dict[int, subprocess.Popen[bytes]] = {}
         self._used: dict[str, float | None] = {}
         self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
 
@@ -64,14 +69,27 @@ class Heartbeat:
                 if self._whereabouts is not None and wanted.get("stacks", 0) > self._stacks:
                     self._stacks = wanted["stacks"]
                     self._whereabouts.write()
+                if not last:
+                    self._start_shells(wanted.get("shells", ()))
             except ConductorUnreachable:
                 pass  # a conductor that has ended ends its ranks; otherwise the next heartbeat retries
             self._flush()
             if last:
                 if self._whereabouts is not None:
                     self._whereabouts.close()
+                for shell in self._shells.values():
+                    shell.terminate()
                 return
             count += 1
+
+    def _start_shells(self, shells: Iterable[dict[str, Any]]) -> None:
+        """Start the shells in this rank that it has not started before."""
+        for wanted in shells:
+            mine = wanted["rank"] == self._number and wanted["until"] > time.time()
+            if mine and wanted["id"] not in self._shells:
+                from carme_hub.training.shell import in_rank  # imported here: few ranks get a shell
+
+                self._shells[wanted["id"]] = in_rank.start(wanted)
 
     def _report(self) -> dict[str, Any]:
         progress = PROGRESS.snapshot()

@@ -47,8 +47,8 @@ def test_the_data_has_each_part_of_a_run_once_and_is_json() -> None:
 @pytest.mark.parametrize(
     ("changes", "buttons"),
     [
-        ({}, ["stop", "stacks"]),
-        ({"asked": ELASTIC}, ["stop", "stacks", "+1", "-1"]),
+        ({}, ["stop", "stacks", "shell"]),
+        ({"asked": ELASTIC}, ["stop", "stacks", "shell", "+1", "-1"]),
         ({"state": "finished", "asked": ELASTIC}, []),
     ],
 )

@@ -16,6 +16,7 @@
   const ELEMENTS = new Set(["P", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "PRE", "CODE", "PROGRESS"]);
   const ATTRIBUTES = new Set(["class", "scope", "role", "tabindex", "aria-label", "aria-hidden", "value", "max"]);
   let shared;
+  let lab; // JupyterLab, once it has started
 
   /** Return a library of JupyterLab. */
   async function library(name) {
@@ -54,6 +55,22 @@
     template.innerHTML = html;
     node.replaceChildren();
     copyKnown(template.content, node);
+  }
+
+  /** Type a command into a new terminal; return whether there is one. */
+  async function typeInTerminal(command) {
+    if (!lab?.commands.hasCommand("terminal:create-new")) return false;
+    const widget = await lab.commands.execute("terminal:create-new");
+    const session = widget?.content?.session;
+    if (!session) return false;
+    await new Promise((resolve) => {
+      const look = () => session.connectionStatus === "connected" && resolve();
+      session.connectionStatusChanged.connect(look);
+      setTimeout(resolve, TIMEOUT);
+      look();
+    });
+    session.send({ type: "stdin", content: [`${command}\r`] });
+    return true;
   }
 
   function runRenderer({ Widget }, { ServerConnection }) {
@@ -200,7 +217,7 @@
       _showButtons() {
         // What is only saved may be somebody else's, and what its buttons do would be ours.
         const buttons = this._live && !this._gone ? (this._data.buttons ?? []) : [];
-        const words = JSON.stringify([buttons, this._confirming ?? ""]);
+        const words = JSON.stringify([buttons, this._confirming ?? "", this._choosing ?? ""]);
         if (words === this._buttonWords) return;
         this._buttonWords = words;
         const button = (text, title, act) => {
@@ -215,20 +232,49 @@
             button("Stop the run", "Its output stays", () => this._confirm("", () => this._ask("stop"))),
             button("Let it run", "Nothing changes", () => this._confirm("")),
           );
+        } else if (this._choosing && buttons.length) {
+          const ranks = element("select", { "aria-label": "Rank" });
+          ranks.append(...this._choosing.map((rank) => element("option", { text: `Rank ${rank}`, value: rank })));
+          this._part.buttons.replaceChildren(
+            ranks,
+            button("Open a terminal in it", "The run continues meanwhile", () => this._openShell(ranks.value)),
+            button("Cancel", "Nothing changes", () => this._choose()),
+          );
         } else {
           this._part.buttons.replaceChildren(
             ...buttons.map(([word, text, title]) =>
-              button(text, title, () => (word === "stop" ? this._confirm(word) : this._ask(word))),
+              button(text, title, () => {
+                if (word === "stop") this._confirm(word);
+                else if (word === "shell") this._choose(this._data.running);
+                else this._ask(word);
+              }),
             ),
           );
         }
-        if (had) this._part.buttons.querySelector("button")?.focus();
+        if (had) this._part.buttons.querySelector("select, button")?.focus();
       }
 
       _confirm(word, then) {
         this._confirming = word;
         this._showButtons();
         then?.();
+      }
+
+      /** Have a rank chosen for a terminal, where several run. */
+      _choose(ranks) {
+        this._choosing = ranks?.length > 1 ? ranks : undefined;
+        this._showButtons();
+        if (ranks?.length === 1) this._openShell(ranks[0]);
+        else if (ranks && !ranks.length) this._say("No rank runs yet. Try again.");
+      }
+
+      async _openShell(rank) {
+        this._choose();
+        const run = this._data.run;
+        if (!/^[\w.-]+$/.test(run)) return; // it is typed into a shell
+        const command = `carme-hub runs shell ${run} --rank ${Number(rank)}`;
+        const opened = await typeInTerminal(command).catch(() => false);
+        this._say(opened ? "The terminal is in a tab of its own." : `In a terminal: ${command}`);
       }
 
       async _ask(word) {
@@ -303,6 +349,7 @@
       autoStart: true,
       optional: [ICommandPalette, ...launchers],
       activate(app, palette, launcher) {
+        lab = app;
         openForOthers(app, new URL(ServerConnection.makeSettings().baseUrl, location).pathname);
         const icon = new LabIcon({ name: "carme-hub:runs", svgstr: ICON });
         app.commands.addCommand(command, {

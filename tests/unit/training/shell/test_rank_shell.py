@@ -1,0 +1,221 @@
+"""A shell opens in a rank that goes on meanwhile, and is for nobody but the terminal that asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conducted_here import conducted, wait
+
+from carme_hub.training.launch.new_run import create
+from carme_hub.training.run.control import RequestRefused
+from carme_hub.training.run.run_folder import Run
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.shell import in_rank
+from carme_hub.training.shell.link import DATA, END, RANK, TERMINAL, Link, NotProved
+
+CELL = """
+import time
+from carme_hub.training import here
+while not open("end").read():
+    here.step(1)
+    time.sleep(0.05)
+"""
+COMMAND = [sys.executable, "-m", "carme_hub.training.command", "runs", "shell"]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Two ranks that run until the module ends."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "end").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        patch.chdir(home)
+        run = create(RunOptions(2, name="shown", detach=True), cell=CELL)
+        with conducted(run):
+            wait(run, lambda state: [each["step"] for each in state["ranks"]] == [1, 1], 30)
+            yield run
+            (home / "end").write_text("x")
+            assert wait(run, lambda state: state["state"] != "running")["state"] in ("finished", "stopping")
+
+
+def command(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextlib.contextmanager
+def terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run the command in a terminal of its own."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
+    with subprocess.Popen(
+        [*COMMAND, *words], stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "SHELL": "/bin/sh"}
+    ) as process:
+        os.close(slave)
+        try:
+            yield process, master
+        finally:
+            process.kill()
+            os.close(master)
+
+
+def read_until(master: int, pattern: str, within: float = 30) -> str:
+    text, end = "", time.monotonic() + within
+    while not re.search(pattern, text):
+        assert time.monotonic() < end, text
+        if select.select([master], [], [], 0.2)[0]:
+            text += os.read(master, 4096).decode(errors="replace")
+    return text
+
+
+def test_a_command_runs_in_the_rank_that_was_asked_for_and_its_status_comes_back(running: Run) -> None:
+    told = 'echo "rank $CARME_RANK of $CARME_SIZE in $(pwd)"; echo wrong >&2; ps -o args= -p $CARME_RANK_PID; exit 7'
+    done = command("shown", "--rank", "1", "--", "sh", "-c", told)
+    assert done.returncode == 7, done
+    place, *others = done.stdout.splitlines()
+    assert place == f"rank 1 of 2 in {running.folder.parents[2]}"
+    assert "wrong" in others
+    assert any("carme_hub.training.rank.program" in line for line in others)
+    assert command("shown", "--", "cat", text="to rank 0\n").stdout == "to rank 0\n"
+    assert command("shown", "--", "sh", "-c", "kill -9 $$").returncode == 137
+    missing = command("shown", "--", "no-such-program")
+    assert (missing.returncode, missing.stdout.strip()) == (
+        127,
+        "carme-hub: no-such-program is not in the container of this rank.",
+    )
+    assert [each["state"] for each in running.state()["ranks"]] == ["running"] * 2
+
+
+def test_a_shell_in_a_terminal_has_its_keys_and_its_size(running: Run) -> None:
+    with terminal("shown", "--rank", "1") as (process, master):
+        os.write(master, b"echo rank:$CARME_RANK; stty size; sleep 60\r")
+        shown = read_until(master, r"rank:1\s[\s\S]*33 111\s")
+        assert "Rank 1 on n1, which goes on meanwhile." in shown
+        time.sleep(0.3)
+        os.write(master, b"\x03")  # Ctrl-C ends the sleep and nothing else
+        os.write(master, b"echo after:$((6*7))\r")
+        read_until(master, "after:42")
+        os.write(master, b"exit 3\r")
+        assert process.wait(20) == 3
+    assert [each["state"] for each in running.state()["ranks"]] == ["running"] * 2
+
+
+def shells_of(run: Run) -> int:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return sum("carme_hub.training.shell.in_rank" in line or "sleep 8642" in line for line in listed.splitlines())
+
+
+@pytest.mark.parametrize("way", ["in a terminal", "as a command"])
+def test_a_terminal_that_is_closed_leaves_nothing_in_the_rank(running: Run, way: str) -> None:
+    before = shells_of(running)
+    if way == "in a terminal":
+        with terminal("shown") as (_, master):
+            os.write(master, b"echo here:$((1+1)); sleep 8642\r")
+            read_until(master, "here:2")
+    else:
+        argv = [*COMMAND, "shown", "--", "sh", "-c", "echo here; sleep 8642"]
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"here\n"
+            process.kill()
+    end = time.monotonic() + 20
+    while shells_of(running) > before:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_rank_that_does_not_run_is_refused_with_those_that_do(running: Run) -> None:
+    with pytest.raises(RequestRefused, match=r"Rank 5 does not run. Running: 0, 1\."):
+        running.ask("shell", rank=5)
+    done = command("shown", "--rank", "5")
+    assert (done.returncode, done.stderr.strip()) == (2, "carme-hub: Rank 5 does not run. Running: 0, 1.")
+
+
+def test_a_shell_ends_with_its_run(home: Path) -> None:
+    (home / "end").write_text("")
+    run = create(RunOptions(1, name="short", detach=True), cell=CELL)
+    with conducted(run):
+        wait(run, lambda state: [each["step"] for each in state["ranks"]] == [1], 30)
+        argv = [*COMMAND, "short", "--", "sh", "-c", "echo here; exec sleep 8643"]
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shell:
+            assert shell.stdout
+            assert shell.stderr
+            assert shell.stdout.readline() == b"here\n"
+            run.stop()
+            assert b"The shell has ended, since rank 0 has" in shell.stderr.read()
+            assert shell.wait(20) == 2
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "sleep 8643" not in listed
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        return one, listener.accept()[0]
+
+
+def test_both_sides_prove_that_they_know_the_key() -> None:
+    one, other = pair()
+    found: list[Link] = []
+    thread = threading.Thread(target=lambda: found.append(Link(other, b"key", RANK)))
+    thread.start()
+    terminal = Link(one, b"key", TERMINAL)
+    thread.join(10)
+    terminal.send(DATA, b"x" * 1000)
+    assert found[0].receive() == (DATA, b"x" * 1000)
+    found[0].send(END, b"0")
+    assert terminal.receive() == (END, b"0")
+    found[0].close()
+    with pytest.raises(ConnectionError, match="closed the connection"):
+        terminal.receive()
+    terminal.close()
+
+
+@pytest.mark.parametrize(("key", "side"), [(b"other", RANK), (b"key", TERMINAL)])
+def test_whoever_does_not_know_the_key_or_mirrors_it_gets_nothing(key: bytes, side: bytes) -> None:
+    one, other = pair()
+
+    def pretend() -> None:
+        with contextlib.suppress(OSError):
+            Link(other, key, side)
+
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    with pytest.raises(NotProved):
+        Link(one, b"key", TERMINAL)
+    one.close()
+    other.close()
+    thread.join(10)
+
+
+def test_a_stranger_at_the_terminals_port_gets_no_shell() -> None:
+    """As after the terminal has ended, and somebody else took its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wanted = {"host": "127.0.0.1", "port": listener.getsockname()[1], "key": b"key".hex(), "more": 1}
+        with in_rank.start(wanted) as process:
+            stranger, _ = listener.accept()
+            with stranger, pytest.raises(NotProved):
+                Link(stranger, b"guessed", TERMINAL)
+            assert process.wait(20) == 0
+
+
+def test_a_request_that_nobody_reads_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with in_rank.start({"host": "127.0.0.1", "port": port, "key": "00"}) as process:
+        assert process.wait(20) == 0
