@@ -202,6 +202,31 @@ def test_processes_of_optuna_on_two_nodes_share_a_journal_which_its_command_and_
 
 
 @pytest.mark.nightly
+def test_a_hang_of_gloo_is_told_by_its_collective_and_a_shell_opens_in_the_rank_on_the_other_node(lab: Lab) -> None:
+    words = ("-n", "2", "--nodes", "2", "--gpus-per-task", "0", "--name", "uneven", "--detach", "foreign/uneven.py")
+    status, out = lab.command("carme-hub", "train", *words)
+    assert status == 0, out
+
+    def stalled() -> str:
+        listed = lab.command("carme-hub", "runs", "--json")[1].splitlines()
+        return str(next(state for state in map(json.loads, listed) if state["id"] == "uneven")["stalled"])
+
+    wait_for(stalled, 180, "the run to be told to hang")
+    told = stalled()
+    assert "rank 1 in <module> (uneven.py, line 12)" in told, told
+    collective = "all_reduce of 1024 Float"
+    assert f"In collective 4 of default_pg ({collective}) rank 0 waits; rank 1 began 3 last ({collective})." in told
+    inside, found = "echo $CARME_RANK $CARME_NODE; grep -c uneven /proc/$CARME_RANK_PID/cmdline", []
+    for rank in (0, 1):
+        status, out = lab.command("carme-hub", "runs", "shell", "uneven", "--rank", str(rank), "--", "sh", "-c", inside)
+        assert status == 0, out
+        found.append(out.split()[-3:])
+    assert [(rank, lines) for rank, _, lines in found] == [("0", "1"), ("1", "1")], found
+    assert len({node for _, node, _ in found}) == 2, found
+    assert lab.command("carme-hub", "runs", "stop", "uneven")[0] == 0
+
+
+@pytest.mark.nightly
 def test_a_profile_leaves_a_compiled_network_alone(lab: Lab) -> None:
     out = train(lab, 1, 1, "--profile", "3:6", "--gpus-per-task", "0", "foreign/compiled.py")
     assert "compiled and trained" in out, out

@@ -25,8 +25,14 @@ _CONSEQUENCES = re.compile(
 #: What Slurm prints about a step that ran out of memory, and about such a task.
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemory"
-#: The most characters of an echo's message.
-_MAX_ECHO = 160
+#: What torch's watchdog says of a collective that does not end; and what C++ and NCCL say at last.
+_WATCHDOG = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+),.*?Timeout\(ms\)=(\d+)"
+)
+_LAST_WORDS = re.compile(r"(?:^\s*what\(\):\s+|NCCL WARN )(.+)")
+_ASSERTION = re.compile(r"Assertion `(.{1,200})` failed")
+#: The most characters of an echo's message, and of last words.
+_MAX_ECHO, _MAX_WORDS = 160, 200
 
 
 def is_consequence(error: State) -> bool:
@@ -117,6 +123,32 @@ def exit_status(text: str) -> int:
     """Return the exit status in Slurm's line, 0 where it has none."""
     match = re.fullmatch(r"Exited with exit code (\d+)", text)
     return int(match[1]) if match else 0
+
+
+def last_words(lines: Iterable[str]) -> str:
+    """Return what NCCL, torch's watchdog or C++ said in a rank's output before it was killed; "" = nothing.
+
+    The watchdog of torch ends a process by SIGABRT whose collective takes longer than its group's ``timeout``, and C++
+    one whose exception nobody catches, such as an error of CUDA in another thread.
+    """
+    found = ""
+    for line in lines:
+        if match := _WATCHDOG.search(line):
+            return (
+                f"Collective {match[1]} ({match[2].lower()}) did not end within {int(match[3]) / 1000:g} s, says "
+                "torch's watchdog: another rank did not take part in it, or the network between them failed"
+            )
+        if match := _LAST_WORDS.search(line):
+            found = match[1][:_MAX_WORDS].strip()
+    return found
+
+
+def assertion_text(error: State, lines: Iterable[str]) -> str:
+    """Return the assertion that failed in a kernel of CUDA, from a rank's output, and how its line is found; or ""."""
+    if "device-side assert" not in str(error["message"]):
+        return ""
+    found = next((match[1] for line in lines if (match := _ASSERTION.search(line))), "")
+    return f"{f'Failed: {found}. ' if found else ''}To see in which line: --env CUDA_LAUNCH_BLOCKING=1"
 
 
 def says_out_of_memory(lines: Iterable[str]) -> bool:

@@ -24,10 +24,12 @@ from carme_hub.training.session.step_broker import Allocation, Broker, Step
 from .cause import (
     OUT_OF_MEMORY,
     SilentEnd,
+    assertion_text,
     echoes,
     end_text,
     exit_status,
     is_consequence,
+    last_words,
     out_of_memory_text,
     says_out_of_memory,
     silent_ends,
@@ -302,7 +304,16 @@ class FixedSizeRun(Conductor):
             error = cause or errors[0]
             self.state.update_rank(error["rank"], state="failed")
             where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
-            raise Failed(f"{error['type']} in {where}: {error['message']}", error)
+            message = str(error["message"])
+            if more := assertion_text(error, self.output.newest(error["rank"])):
+                message = f"{message.partition(chr(10))[0]}. {more}."
+            before = "" if cause else self._stalled_text()
+            raise Failed(" ".join(filter(None, (f"{error['type']} in {where}: {message}", before))), error)
+
+    def _stalled_text(self) -> str:
+        """Return which rank was where when the ranks did not go on; "" where they did."""
+        stalled = str(self.state.get().get("stalled") or "")
+        return f"Before: {stalled}" if stalled else ""
 
     def _silent_ends(self, handle: StartedStep | StartedSteps) -> list[SilentEnd]:
         # Read in this order: a rank reports before it ends.
@@ -323,4 +334,6 @@ class FixedSizeRun(Conductor):
         node = next((each["node"] for each in self.state.get()["ranks"] if each["rank"] == end.rank), "")
         self.state.update_rank(end.rank, state="failed")
         message = f"Rank {end.rank} on {node} {end.how}."
+        if "SIGABRT" in end.how and (words := last_words(self.output.newest(end.rank))):
+            message = f"{message} {words}. {self._stalled_text()}".strip()
         return Failed(message, error_entry(end.rank, node, end.type, message, self.last_lines(end.rank)))

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .collectives import newest_collectives
+
 #: Seconds without progress after which a rank tells where it is; and without a heartbeat, until the watchdog writes.
 TELL_SECONDS, WATCHDOG_SECONDS = 20.0, 30.0
 #: The share of a processor below which the main thread waits.
@@ -52,6 +54,7 @@ class Whereabouts:
         self._since, self._last = clock(), clock()
         self._cpu = _main_thread_seconds()
         self._written = 0.0
+        self._collectives: list[dict[str, Any]] = []
         self._watchdog: Any = None
 
     def look(self, step: int | None) -> dict[str, Any] | None:
@@ -61,7 +64,8 @@ class Whereabouts:
             step: the newest step that the code has reported.
 
         Returns:
-            ``function``, ``file``, ``line``, ``seconds`` without progress, and whether it ``waits`` for other ranks.
+            ``function``, ``file``, ``line``, ``seconds`` without progress, whether it ``waits`` for other ranks, and
+            ``collectives``: the newest of each process group.
         """
         now, cpu = self._clock(), _main_thread_seconds()
         progress = (step, _collectives_done())
@@ -77,7 +81,9 @@ class Whereabouts:
         if now - self._written > TELL_SECONDS:
             self._written = now
             self.write()
-        return describe(_main_frame()) | {"seconds": round(now - self._since)}
+            self._collectives = newest_collectives()
+        stands = {"seconds": round(now - self._since), "collectives": self._collectives}
+        return describe(_main_frame()) | stands
 
     def write(self) -> None:
         """Write the stacks of all threads to the run's folder."""

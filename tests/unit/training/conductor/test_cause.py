@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training.conductor.cause import SilentEnd, echoes, is_consequence, says_out_of_memory, silent_ends
+from carme_hub.training.conductor.cause import (
+    SilentEnd,
+    assertion_text,
+    echoes,
+    is_consequence,
+    last_words,
+    says_out_of_memory,
+    silent_ends,
+)
 from carme_hub.training.conductor.conductor import MAX_MESSAGE, Failed
 from carme_hub.training.run.output import TaskEnd
 
@@ -130,3 +138,50 @@ def test_a_long_message_ends_at_a_word_and_says_that_there_is_more() -> None:
     assert said.endswith("memory …")
     assert str(Failed("short")) == "short"
     assert len(str(Failed("ValueError in rank 0: " + "x" * 900))) == MAX_MESSAGE + 2
+
+
+#: As torch 2.11 prints it on an H100: the watchdog of NCCL, an exception in a thread of C++, and NCCL itself.
+WATCHDOG = (
+    "[rank0]:[E1126 17:14:17.134 ProcessGroupNCCL.cpp:2119] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group "
+    "watchdog thread terminated with exception: [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8192, NumelOut=8192, Timeout(ms)=10000) ran for 10054 milliseconds "
+    "before timing out."
+)
+CPP = (
+    "terminate called after throwing an instance of 'c10::AcceleratorError'",
+    "  what():  CUDA error: misaligned address",
+)
+NCCL = ("node1:71:92 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.2 failed", "next line")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["step 3", WATCHDOG, *CPP],
+            "Collective 4 (allreduce) did not end within 10 s, says torch's watchdog: another rank did not take "
+            "part in it, or the network between them failed",
+        ),
+        (CPP, "CUDA error: misaligned address"),
+        (NCCL, "socketStartConnect: Connect to 10.0.0.2 failed"),
+        (["step 3"], ""),
+    ],
+)
+def test_the_last_words_of_a_killed_rank_are_those_of_its_libraries(lines: list[str], said: str) -> None:
+    assert last_words(lines) == said
+
+
+def test_the_assertion_of_a_kernel_is_told_with_how_to_find_its_line() -> None:
+    raised = error(
+        0, "torch.AcceleratorError", "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'"
+    )
+    line = (
+        "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:111: operator(): block: [0,0,0], thread: [0,0,0] Assertion "
+    )
+    line += '`-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.'
+    assert assertion_text(raised, ["step 3", line, line]) == (
+        'Failed: -sizes[i] <= index && index < sizes[i] && "index out of bounds". To see in which line: '
+        "--env CUDA_LAUNCH_BLOCKING=1"
+    )
+    assert assertion_text(raised, ["step 3"]) == "To see in which line: --env CUDA_LAUNCH_BLOCKING=1"
+    assert assertion_text(error(0, "ValueError", "no"), [line]) == ""

@@ -42,3 +42,63 @@ WAITS, LOADS = rank(0, "all_reduce", 61, waits=True), rank(1, "load_batch", 62)
 )
 def test_it_is_said_who_is_where(ranks: list[Any], silence: dict[int, float], text: str) -> None:
     assert stall_text(ranks, silence) == text
+
+
+WHAT = "all_reduce of 1024 Float"
+
+
+def newest(
+    number: int, what: str = "all_reduce of 1024 Float", group: str = "default_pg", *, done: bool = False
+) -> Any:
+    return {"group": group, "number": number, "what": what, "done": done}
+
+
+def at(number: int, *collectives: Any, waits: bool = True) -> Any:
+    found = rank(number, "all_reduce" if waits else "load_batch", 61, waits=waits)
+    return {**found, "where": {**found["where"], "collectives": list(collectives)}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "silence", "text"),
+    [
+        (
+            [at(0, newest(17)), at(1, newest(16, done=True), waits=False), at(2, newest(17))],
+            {},
+            "In collective 17 of default_pg (all_reduce of 1024 Float) ranks 0 and 2 wait; rank 1 began 16 last "
+            "(all_reduce of 1024 Float).",
+        ),
+        (
+            [at(0, newest(17)), at(1, newest(17, "broadcast of 10 Float"))],
+            {},
+            "The ranks of default_pg disagree at its collective 17: rank 0 in all_reduce of 1024 Float, rank 1 in "
+            "broadcast of 10 Float.",
+        ),
+        (
+            [at(0, newest(17)), at(1, newest(17))],
+            {},
+            "In collective 17 of default_pg (all_reduce of 1024 Float) ranks 0 and 1 wait, and none is late: look at "
+            "the network between the nodes, and at the GPUs.",
+        ),
+        (
+            [at(0, newest(1)), at(1, waits=False), rank(2, state="done")],
+            {},
+            "In collective 1 of default_pg (all_reduce of 1024 Float) rank 0 waits; rank 1 began none; "
+            "rank 2 ended its code.",
+        ),
+        (
+            [at(0, newest(17)), rank(1)],
+            {1: 75.0},
+            "In collective 17 of default_pg (all_reduce of 1024 Float) rank 0 waits.",
+        ),
+        (
+            [at(0, newest(9, done=True), newest(4, group="mesh")), at(1, newest(9, done=True), waits=False)],
+            {},
+            "In collective 4 of mesh (all_reduce of 1024 Float) rank 0 waits.",
+        ),
+        ([at(0, newest(9, done=True)), at(1, newest(9, done=True))], {}, ""),  # they wait in a library of another kind
+    ],
+)
+def test_it_is_said_which_collective_is_whose_newest(ranks: list[Any], silence: dict[int, float], text: str) -> None:
+    places, _, collectives = stall_text(ranks, silence).partition(" s. ")
+    assert places.startswith("No rank goes on: ")
+    assert collectives == text
