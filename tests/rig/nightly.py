@@ -144,6 +144,7 @@ LEFT = {
     "browser/test_training_tensorboard.py": ("",),
     "browser/test_mlflow.py": ("",),
     "browser/test_optuna.py": ("",),
+    "browser/test_profile_page.py": ("",),
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,17 @@ def read_params(run: Run) -> State:
 def read_profile(run: Run) -> State:
     """Return what the profile of rank 0 says; {} where the run has none."""
     return _read(run.folder / PROFILES / "rank-0.json")
+
+
+def profiled_ranks(run: Run) -> list[int]:
+    """Return the ranks of a run whose profile has its events."""
+    found = (re.fullmatch(r"rank-(\d+)\.json\.gz", path.name) for path in (run.folder / PROFILES).glob("rank-*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def profile_events(run: Run, rank: int) -> Path:
+    """Return the file with the events of a rank's profile."""
+    return run.folder / PROFILES / f"rank-{rank}.json.gz"
 
 
 def memory_by_module(run: Run) -> list[list[str | float]]:

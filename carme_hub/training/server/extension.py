@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from threading import Lock
 from typing import Any
+from urllib.parse import quote
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
@@ -28,10 +29,12 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop
 
-from .runs_page import ACTIONS, PAGE, POLICY, RunsPage
+from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 
 #: Runs whose logs are kept open for the next request: reading a long log anew takes longer than its new lines.
 MOST_RUNS = 16
+#: How much of a profile is read at once.
+PIECE_BYTES = 1 << 20
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
@@ -48,6 +51,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs"), RunsHandler, shared),
             (url_path_join(base, "carme/comparison"), ComparisonHandler, shared),
             (url_path_join(base, "carme/runs.html"), PageHandler),
+            (url_path_join(base, r"carme/timeline/([^/]+)/(\d{1,6})"), TimelineHandler),
+            (url_path_join(base, r"carme/profile/([^/]+)/(\d{1,6})"), ProfileHandler, shared),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
         ],
     )
@@ -186,6 +191,45 @@ class PageHandler(JupyterHandler):
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'self'")
         self.finish(PAGE.format(base=escape(self.base_url), static=escape(static)))
+
+
+class TimelineHandler(JupyterHandler):
+    """The page of a profile."""
+
+    @web.authenticated
+    def get(self, id: str, rank: str) -> None:
+        """Answer with it."""
+        self.xsrf_token  # noqa: B018  as above
+        static = url_path_join(self.base_url, "lab/extensions/carme-hub/static")
+        events = url_path_join(self.base_url, "carme/profile", quote(id), rank)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", f"{TIMELINE_POLICY}; frame-ancestors 'self'")
+        title = escape(f"{id}, rank {int(rank)}")
+        self.finish(TIMELINE.format(static=escape(static), events=escape(events), title=title))
+
+
+class ProfileHandler(_Handler):
+    """The events of a profile."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, id: str, rank: str) -> None:
+        """Answer with them, as they are: in gzip."""
+        from carme_hub.training.run.run_folder import NoRun
+
+        loop = IOLoop.current()
+        try:
+            path = await loop.run_in_executor(self._runs.readers, self._page.profile, id, int(rank))
+            file = await loop.run_in_executor(self._runs.readers, path.open, "rb")
+        except (NoRun, OSError) as error:
+            raise web.HTTPError(404, str(error)) from None
+        with file:
+            self.set_header("Content-Type", "application/gzip")
+            self.set_header("Content-Disposition", f'attachment; filename="rank-{int(rank)}.json.gz"')
+            self.set_header("Cache-Control", "no-store")
+            while piece := await loop.run_in_executor(self._runs.readers, file.read, PIECE_BYTES):
+                self.write(piece)
+                await self.flush()
 
 
 class StyleHandler(JupyterHandler):

@@ -3,11 +3,14 @@
 - ``GET <base>/carme/runs.html``: the page. ``GET <base>/carme/runs``: ``{"runs": [row, …]}``.
 - ``GET <base>/carme/comparison?run=A&run=B``: what differs, and the scalars of each.
 - ``POST <base>/carme/runs/<id>``: see ``do``.
+- ``GET <base>/carme/timeline/<id>/<rank>``: the page of a profile.
+- ``GET <base>/carme/profile/<id>/<rank>``: its events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -27,6 +30,27 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+#: The profile of a rank over time, by speedscope, whose events the server has.
+TIMELINE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="stylesheet" href="{static}/vendor/speedscope.min.css">
+<script type="module" src="{static}/timeline.js"></script>
+</head>
+<body data-base="{static}" data-events="{events}" data-title="{title}">
+<p role="status">Loading the profile …</p>
+<noscript>This page needs JavaScript.</noscript>
+</body>
+</html>
+"""
+#: It draws by WebGL, has styles of its own, and gets the events as a blob.
+TIMELINE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self' blob:; "
+    "font-src 'self'; img-src 'self' data:; base-uri 'none'"
+)
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 ACTIONS = ("mark", "repeat", "delete", "restore")
 
@@ -65,9 +89,24 @@ class RunsPage:
             "code": record.code_of(runs[0]) if len(runs) == 1 else "",
             "folder": str(runs[0].folder) if len(runs) == 1 else "",
             "modules": record.memory_by_module(runs[0]) if len(runs) == 1 else [],
+            "profiles": record.profiled_ranks(runs[0]) if len(runs) == 1 else [],
             "curves": table.curves(runs),
             "use": table.use(runs),
         }
+
+    def profile(self, id: str, rank: int) -> Path:
+        """Return the file with the events of a rank's profile.
+
+        Raises:
+            NoRun: there is none with this id, or it has no such profile.
+        """
+        from carme_hub.training.records.record import profile_events
+        from carme_hub.training.run.run_folder import NoRun, Run
+
+        path = profile_events(Run.by_id(id), rank)
+        if not path.is_file():
+            raise NoRun(f"The run {id[:80]!r} has no profile of rank {rank}. Start it with --profile FIRST:LAST.")
+        return path
 
     def do(self, id: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do what a button asks for, and return what to tell the user, as ``message``.

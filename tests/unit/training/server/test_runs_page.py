@@ -204,3 +204,16 @@ def test_marks_that_are_none_change_nothing(words: dict[str, Any]) -> None:
 def test_the_page_has_no_script_of_its_own() -> None:
     assert PAGE.count("<script") == 1
     assert 'src="{static}/runs.js"' in PAGE
+
+
+def test_the_profile_of_each_rank_can_be_had() -> None:
+    run, page = ended("profiled"), RunsPage()
+    assert page.comparison(["profiled"])["profiles"] == []
+    (run.folder / "profile").mkdir()
+    for name in ("rank-1.json.gz", "rank-10.json.gz", "rank-2.json.gz", "rank-0.json", "rank-x.json.gz"):
+        (run.folder / "profile" / name).write_bytes(b"events")
+    assert page.comparison(["profiled"])["profiles"] == [1, 2, 10]
+    assert page.profile("profiled", 10).read_bytes() == b"events"
+    for id, rank in (("profiled", 0), ("none", 1), ("../profiled", 1)):
+        with pytest.raises(NoRun):
+            page.profile(id, rank)

@@ -334,7 +334,7 @@
 
     function open(app) {
       if (!panel || panel.isDisposed) {
-        const frame = new IFrame({ sandbox: ["allow-same-origin", "allow-scripts", "allow-forms"] });
+        const frame = new IFrame({ sandbox: ["allow-same-origin", "allow-scripts", "allow-forms", "allow-popups", "allow-popups-to-escape-sandbox"] });
         frame.url = `${ServerConnection.makeSettings().baseUrl}carme/runs.html`;
         panel = new MainAreaWidget({ content: frame });
         Object.assign(panel, { id: "carme-runs" });

@@ -266,12 +266,22 @@ async function details(row) {
     open(row.id, stop, marksForm(row), row.repeatable ? repeatForm(row) : null, ...charts(found),
       element("h2", {}, "What is known of it"), properties(others),
       packages.length ? fold(`${packages.length} packages`, properties({ ...found, rows: packages })) : null,
+      ...timelines(row, found.profiles),
       found.modules.length ? fold("Memory by module", modules(found.modules)) : null,
       found.code ? fold("Code", element("pre", {}, found.code)) : null,
       element("p", { class: "quiet" }, "All of its files: ", element("code", {}, found.folder)));
   } catch (error) {
     say(error.message);
   }
+}
+
+/** Links to the profile of each rank over time. */
+function timelines(row, ranks) {
+  if (!ranks.length) return [];
+  const link = (rank) => element("li", {}, element("a", {
+    href: `${base}/timeline/${encodeURIComponent(row.id)}/${rank}`, target: "_blank", rel: "noopener",
+  }, `Rank ${rank}`));
+  return [element("h2", {}, "Profile over time"), element("ul", { class: "links" }, ...ranks.map(link))];
 }
 
 /** A button that stops a run, once it is pressed again. */
