@@ -38,7 +38,7 @@ TUTORIALS = (
     *("tqdm>=4.66", "pandas>=2.2", "scikit-learn>=1.5", "torchmetrics>=1.6"),
     *("lightning>=2.5", "accelerate>=1.6", "transformers>=4.50", "datasets>=3.5"),
     "mlflow>=3.5",  # its loggers, and the app
-    *("optuna>=5", "optuna-dashboard>=0.21"),  # sweeps, and the app
+    *("optuna>=5", "optuna-dashboard>=0.21,<0.22"),  # sweeps, and the app
 )
 #: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
 TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")

@@ -48,7 +48,7 @@ def test_a_sweep_is_on_optunas_page_while_it_grows(hub: Hub, window: BrowserCont
             wrong.append(f"{answer.status} {answer.request.method} {answer.url}")
 
     board.on("response", note)
-    board.wait_for_url("**/user/tina/optuna/dashboard", timeout=120_000)
+    board.wait_for_url(f"{hub.demo.url}/user/tina/optuna/dashboard", timeout=120_000)
     screenshot(board, "optuna-studies")
     board.get_by_text(NAME).first.click(timeout=60_000)
     board.wait_for_url(re.compile(r"/user/tina/optuna/dashboard/studies/\d+"))
@@ -59,7 +59,6 @@ def test_a_sweep_is_on_optunas_page_while_it_grows(hub: Hub, window: BrowserCont
     row = page.goto(f"{hub.demo.url}/user/tina/carme/runs.html") and page.get_by_role("row").filter(has_text=NAME)
     assert row
     expect(row).to_contain_text("Finished", timeout=150_000)
-    expect(row).to_contain_text("40")
     board.goto(board.url.replace("#", "").rstrip("/") + "/trialTable")
     board.get_by_text("Complete").first.wait_for(timeout=60_000)
     screenshot(board, "optuna-trials")

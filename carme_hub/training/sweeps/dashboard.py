@@ -19,9 +19,11 @@ import socket
 import socketserver
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 Environ = dict[str, Any]
@@ -49,12 +51,17 @@ def with_prefix(script: bytes, prefix: str) -> bytes:
     Raises:
         CannotServe: an address is not where it was.
     """
-    inserted = json.dumps(prefix)[1:-1].encode()
     for pattern in ADDRESSES:
-        script, count = re.subn(pattern, lambda found: found[1] + inserted + found[2], script)
+        # The page compares its own path, decoded, with the first one; it asks for the others.
+        inserted = json.dumps(unquote(prefix) if pattern == ADDRESSES[0] else prefix)[1:-1].encode()
+        script, count = re.subn(pattern, partial(_between, inserted), script)
         if not count:
             raise CannotServe(pattern.decode())
     return script
+
+
+def _between(text: bytes, found: re.Match[bytes]) -> bytes:
+    return found[1] + text + found[2]
 
 
 class BelowPrefix:
@@ -73,7 +80,8 @@ class BelowPrefix:
         """Answer one request."""
         path = environ.get("PATH_INFO", "").rstrip("/")
         if not path:
-            start("302 Found", [("Location", f"{self._prefix}{PAGE}"), ("Content-Length", "0")])
+            # Without a slash before it: jupyter-server-proxy puts the prefix before all others.
+            start("302 Found", [("Location", PAGE.lstrip("/")), ("Content-Length", "0")])
             return [b""]
         if path == SCRIPT:
             return self._answer_script(environ, start)

@@ -18,15 +18,15 @@ is, how many trials there are in all, progress, and trials whose run ended in th
     sweeps.optimize(study, objective, trials=60)
 
 The study is in a journal in the home folder. Optuna locks it by a symbolic link, which also works on NFS, so the ranks
-need no other connection. A journal has no heartbeat: a trial has the folder of its run as an attribute, and the state
-of that run says whether anybody still works on it.
+need no other connection. A journal has no heartbeat: a trial has its run as an attribute, and the state of that run
+says whether anybody still works on it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,16 +44,29 @@ if TYPE_CHECKING:
 JOURNAL = ".carme/optuna/journal.log"
 #: How often a trial is begun that does not end because its run does: it may be what ends the run.
 MAX_TRIES = 3
-#: Attributes of a trial: the folder of its run, its rank, how often that run had restarted, and the number of tries.
-RUN, RANK, RESTART, TRIES = "carme.run", "carme.rank", "carme.restart", "carme.tries"
+#: After how many failed trials in a row a rank gives up: an objective that returns nothing fails in each of them.
+MAX_FAILURES = 10
+#: Seconds without a change after which a run that has no conductor counts as ended. Where a file system has no locks
+#: between nodes, a run on another node looks as if it had none.
+LOST_SECONDS = 120.0
+#: Attributes of a trial: its ``run`` (folder), ``uid``, ``rank`` and ``restart``; and the number of tries.
+RUN, TRIES = "carme.run", "carme.tries"
 
-Objective = Callable[["Trial"], float]
+Objective = Callable[["Trial"], float | Sequence[float]]
+
+
+class SweepFailed(RuntimeError):
+    """Too many trials in a row have failed."""
+
+
+class EnoughTrials(Exception):
+    """Ranks have begun trials at the same moment, and this one is more than the study needs."""
 
 
 def open_study(
     name: str,
     *,
-    direction: str = "minimize",
+    direction: str | Sequence[str] = "minimize",
     sampler: BaseSampler | None = None,
     pruner: BasePruner | None = None,
     storage: str | Path | BaseStorage | None = None,
@@ -61,35 +74,47 @@ def open_study(
     """Return the study of this name, with the trials that it has; a new one where there is none.
 
     Args:
-        direction: "minimize" or "maximize" what the objective returns.
+        direction: "minimize" or "maximize" what the objective returns; of several values one for each.
         sampler: default: Optuna's TPE. pruner: default: ASHA (``SuccessiveHalvingPruner``).
-        storage: the path of a journal, or a storage of Optuna; default: the user's journal, which the app shows.
+        storage: the path of a journal, a URL or a storage of Optuna; default: the user's journal, which the app shows.
 
     Raises:
-        ValueError: the study exists, and has another direction.
+        ValueError: the study exists, and has another direction; or there is no such direction.
     """
     import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalStorage
 
-    if storage is None or isinstance(storage, (str, Path)):
-        journal = Path.home() / JOURNAL if storage is None else Path(storage).expanduser()
-        if storage is None:
-            journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
+    directions = [direction] if isinstance(direction, str) else list(direction)
+    if unknown := [each for each in directions if each not in ("minimize", "maximize")]:
+        raise ValueError(f"The direction {unknown[0]!r} is neither 'minimize' nor 'maximize'.")
     study = optuna.create_study(
         study_name=name,
-        storage=storage,
-        direction=direction,
+        storage=_storage(storage),
+        directions=directions,
         sampler=sampler,
         pruner=pruner or optuna.pruners.SuccessiveHalvingPruner(),
         load_if_exists=True,
     )
-    if study.direction.name.lower() != direction:
+    if (found := [each.name.lower() for each in study.directions]) != directions:
         raise ValueError(
-            f"The study {name!r} exists, and its direction is {study.direction.name.lower()!r}. Open it so, or take "
-            "another name."
+            f"The study {name!r} exists, and its direction is {found[0] if len(found) == 1 else found!r}. Open it so, "
+            "or take another name."
         )
     return study
+
+
+def _storage(storage: str | Path | BaseStorage | None) -> str | BaseStorage:
+    """Return what ``open_study`` is given as Optuna takes it."""
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+    if storage is None:
+        storage = Path.home() / JOURNAL
+        storage.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if isinstance(storage, str) and "://" not in storage:
+        storage = Path(storage)
+    if isinstance(storage, Path):
+        # Its lock is a link to this path, which Optuna follows to see how old the lock is.
+        storage = JournalStorage(JournalFileBackend(str(storage.expanduser().absolute())))
+    return storage
 
 
 def optimize(
@@ -97,75 +122,128 @@ def optimize(
     objective: Objective,
     trials: int,
     *,
-    catch: type[Exception] | tuple[type[Exception], ...] = (),
+    catch: type[Exception] | Iterable[type[Exception]] = (),
     callbacks: Iterable[Callable[[Study, FrozenTrial], None]] = (),
 ) -> None:
-    """Run trials in this rank until the study has enough, over all ranks, runs and jobs that work on it.
+    """Run trials in this rank until the study has enough that are finished, or in work in other ranks, runs and jobs.
 
-    Trials whose run ended in their middle are begun again first, with the same parameters. No trial is begun that
-    needs longer than the time that is left, by the longest of this rank so far.
+    Trials whose run ended in their middle are begun again, with the same parameters. No trial is begun that needs
+    longer than the time that is left, by the longest of this rank so far.
 
     Args:
-        trials: how many of the study are to be complete or pruned in the end. Where many ranks end trials at the same
-            moment it may get a few more. catch: errors of a trial that do not end the sweep. callbacks: as of Optuna's
-            ``Study.optimize``.
+        trials: how many of the study are to be complete or pruned in the end. catch: errors of a trial that do not end
+            the sweep. callbacks: as of Optuna's ``Study.optimize``.
 
     Raises:
-        ValueError: ``trials`` is less than 1.
+        ValueError: ``trials`` is less than 1. SweepFailed: ``MAX_FAILURES`` trials of this rank in a row have failed.
     """
     if trials < 1:
         raise ValueError(f"trials is {trials}, and must be 1 or more.")
-    _retry_interrupted(study)
-    longest = 0.0
-    began = time.monotonic()
+    caught = (catch,) if isinstance(catch, type) else tuple(catch)
+    end = _EndOfTrial(trials)
+    end.report(study)
+    while end.is_room(study):
+        study.optimize(
+            lambda trial: _run_trial(trial, objective, trials),
+            catch=(*caught, EnoughTrials),
+            callbacks=[end, *callbacks],
+        )
+        if not (_is_exhaustive(study) and _waiting(study)) or end.stopped:
+            break
+    if (finished := _finished(study)) < trials:
+        work = len(_in_work(study))
+        why = end.why or (f"; {work} {'is' if work == 1 else 'are'} in work elsewhere" if work else "")
+        _print(f"{finished} of {trials} trials are finished{why}.")
 
-    def end_trial(study: Study, _: FrozenTrial) -> None:
-        nonlocal longest, began
-        longest, began = max(longest, time.monotonic() - began), time.monotonic()
-        finished = _report(study, trials)
-        if not _is_room(study, trials):
+
+class _EndOfTrial:
+    """What happens after each trial of this rank: a callback of Optuna.
+
+    Attributes:
+        why: this rank stopped before the study had enough trials, "" = others work on them. stopped: whether this
+            has stopped the study.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self.why, self.stopped = "", False
+        self._trials, self._failed = trials, 0
+        self._longest, self._began = 0.0, time.monotonic()
+
+    def __call__(self, study: Study, trial: FrozenTrial) -> None:
+        """Report it, and stop this rank's trials where there is no room or no time for another one."""
+        took, self._began = time.monotonic() - self._began, time.monotonic()
+        self._longest = max(self._longest, took)
+        self._failed = self._failed + 1 if trial.state.name == "FAIL" else 0
+        self.report(study)
+        if not self.is_room(study):
+            self.stopped = True
             study.stop()
-        elif here.time_left() < longest:
-            _print(f"{finished} of {trials} trials are finished; the time left is too short for another one.")
+        elif self._failed >= MAX_FAILURES:
+            raise SweepFailed(
+                f"{self._failed} trials in a row have failed, so this rank tries no more. The objective has to return "
+                "a number; the output above has the errors."
+            )
+        elif here.time_left() < self._longest:
+            self.why = "; the time left is too short for another one"
+            self.stopped = True
             study.stop()
 
-    _report(study, trials)
-    if _is_room(study, trials):
-        study.optimize(lambda trial: _run_trial(trial, objective), catch=catch, callbacks=[end_trial, *callbacks])
+    def is_room(self, study: Study) -> bool:
+        """Return whether the study needs a further trial, beside those in work; give up those that nobody works on."""
+        _retry_interrupted(study)
+        return _finished(study) + len(_in_work(study)) < self._trials
+
+    def report(self, study: Study) -> None:
+        """Report the progress of the whole study."""
+        finished = _finished(study)
+        best = _best(study)
+        here.step(finished, total=max(self._trials, finished), **({} if best is None else {"best": best}))
 
 
-def _run_trial(trial: Trial, objective: Objective) -> float:
-    """Run one trial, which knows its run from the first moment."""
+def _is_exhaustive(study: Study) -> bool:
+    """Return whether the sampler stops a study once each point was begun, also where some are to be tried again."""
+    from optuna.samplers import BruteForceSampler, GridSampler
+
+    return isinstance(study.sampler, (BruteForceSampler, GridSampler))
+
+
+def _run_trial(trial: Trial, objective: Objective, trials: int) -> float | Sequence[float]:
+    """Run one trial, which has its run as an attribute before anything else happens."""
     if folder := os.environ.get("CARME_RUN_FOLDER"):
-        trial.set_user_attr(RUN, folder)
-        trial.set_user_attr(RANK, here.rank)
-        if restart := _restart():
-            trial.set_user_attr(RESTART, restart)
+        # In one write: whoever sees the run has to see its restart too.
+        trial.set_user_attr(RUN, {"run": folder, "uid": os.getuid(), "rank": here.rank, "restart": _restart()})
+        before = [each for each in _in_work(trial.study) if each.number < trial.number]
+        if _finished(trial.study) + len(before) >= trials:
+            frozen = _frozen(trial)
+            if frozen.params or frozen.system_attrs.get("fixed_params"):
+                _begin_again(trial.study, frozen, tried=False)
+            raise EnoughTrials(f"The study has {trials} trials that are finished or in work.")
     try:
         return objective(trial)
     except KeyboardInterrupt:  # Optuna takes that for a failure of the trial
-        _begin_again(trial.study, trial.params, trial.user_attrs)
+        _begin_again(trial.study, _frozen(trial))
+        raise
+    except SystemExit:  # and this for none
+        _give_up(trial.study, _frozen(trial))
         raise
 
 
 def _restart() -> int:
-    """Return how often this run has restarted."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-
-
-def _report(study: Study, trials: int) -> int:
-    """Report the progress of the whole study, and return the number of trials that are finished."""
-    finished = _finished(study)
-    best = _best(study)
-    here.step(finished, total=trials, **({} if best is None else {"best": best}))
-    return finished
+    """Return how often the ranks of this run have been started again, or the generation of an elastic run."""
+    return int(os.environ.get("CARME_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def _best(study: Study) -> float | None:
+    if len(study.directions) > 1:
+        return None
     try:
         return study.best_value
     except ValueError:  # no trial is complete
         return None
+
+
+def _frozen(trial: Trial) -> FrozenTrial:
+    return trial.study.get_trials(deepcopy=False)[trial.number]
 
 
 def _finished(study: Study) -> int:
@@ -174,53 +252,90 @@ def _finished(study: Study) -> int:
     return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
 
 
-def _is_room(study: Study, trials: int) -> bool:
-    """Return whether the study needs a further trial, beside those that somebody works on."""
-    return _finished(study) + sum(RUN in trial.user_attrs for trial in _running(study)) < trials
-
-
 def _running(study: Study) -> list[FrozenTrial]:
-    """Return the trials that nobody has ended, apart from those whose run has."""
     from optuna.trial import TrialState
 
-    found = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return [trial for trial in found if not _is_interrupted(trial)]
+    return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+
+def _waiting(study: Study) -> list[FrozenTrial]:
+    from optuna.trial import TrialState
+
+    return study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+
+
+def _in_work(study: Study) -> list[FrozenTrial]:
+    """Return the trials of runs that have not ended. Nobody can say it of others, so those do not count."""
+    return [trial for trial in _running(study) if RUN in trial.user_attrs and not _is_interrupted(trial)]
 
 
 def _is_interrupted(trial: FrozenTrial) -> bool:
     """Return whether the run of a trial that has not ended has ended. A trial of somebody else's run counts as live."""
-    folder = Path(str(trial.user_attrs.get(RUN, "")))
+    of = trial.user_attrs.get(RUN)
+    if not isinstance(of, dict) or of.get("uid") != os.getuid():
+        return False
+    folder = Path(str(of.get("run")))
     if folder.parent != root():
         return False
     if str(folder) == os.environ.get("CARME_RUN_FOLDER"):
-        return int(trial.user_attrs.get(RESTART, 0)) < _restart()
+        return int(of.get("restart", 0)) < _restart()
     try:
-        return Run.by_id(folder.name).state()["state"] in ENDED
+        state = Run.by_id(folder.name).state()["state"]
+        return state in ENDED and (state != "lost" or _age(folder / "state.json") > LOST_SECONDS)
     except NoRun:  # deleted, as only a run can be that has ended
         return True
     except (OSError, ValueError):
         return False
 
 
+def _age(file: Path) -> float:
+    """Return the seconds since the last change of a file."""
+    return time.time() - file.stat().st_mtime
+
+
 def _retry_interrupted(study: Study) -> None:
     """Give up the trials whose run has ended, and have their parameters tried again."""
+    for trial in _running(study):
+        if _is_interrupted(trial):
+            _give_up(study, trial)
+
+
+def _give_up(study: Study, trial: FrozenTrial) -> None:
+    """End a trial as failed, unless another rank was first, and have its parameters tried again."""
+    from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if not _is_interrupted(trial):
-            continue
-        try:
-            study.tell(trial.number, state=TrialState.FAIL)
-        except (RuntimeError, ValueError):  # another rank was first
-            continue
-        _begin_again(study, trial.params, trial.user_attrs)
+    try:
+        # As Optuna does with stale trials: Study.tell would ask the sampler, which may stop a study that does not run.
+        study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+    except UpdateFinishedTrialError:
+        return
+    _begin_again(study, trial)
 
 
-def _begin_again(study: Study, params: dict[str, Any], attributes: dict[str, Any]) -> None:
-    """Have parameters tried again, unless that did not help before."""
-    tries = int(attributes.get(TRIES, 1))
-    if params and tries < MAX_TRIES:
-        study.enqueue_trial(params, user_attrs={TRIES: tries + 1})
+def _begin_again(study: Study, trial: FrozenTrial, *, tried: bool = True) -> None:
+    """Have the parameters of a trial tried again, unless that did not help before.
+
+    Args:
+        tried: whether this counts as a try.
+    """
+    from optuna.trial import TrialState, create_trial
+
+    tries = int(trial.user_attrs.get(TRIES, 1)) + tried
+    if tries > MAX_TRIES:
+        return
+    kept: dict[str, Any] = {name: value for name, value in trial.user_attrs.items() if name != RUN}
+    # What a sampler knows of it stays; how far it came is to be earned again.
+    system = {name: value for name, value in trial.system_attrs.items() if not name.startswith("completed_rung_")}
+    study.add_trial(
+        create_trial(
+            state=TrialState.WAITING,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs={**kept, TRIES: tries} if tries > 1 else kept,
+            system_attrs=system,
+        )
+    )
 
 
 def _print(text: str) -> None:

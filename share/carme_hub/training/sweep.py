@@ -60,7 +60,10 @@ def train():
     images, labels = (each.to(device) for each in digits(1024))
     study = sweeps.open_study(STUDY)
     sweeps.optimize(study, lambda trial: attempt(trial, device, images, labels), TRIALS)
-    best = study.best_trial
+    try:
+        best = study.best_trial
+    except ValueError:  # there are more ranks than trials, and none has ended
+        return []
     if here.rank == 0:
         print(f"the best of {len(study.trials)} trials: {best.params}: loss {best.value:.3f}", flush=True)
     return [loss for _, loss in sorted(best.intermediate_values.items())]
