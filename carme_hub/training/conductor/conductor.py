@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from carme_hub.training.records import record
 from carme_hub.training.run import environment, messages, results
 from carme_hub.training.run.control import RequestRefused
+from carme_hub.training.run.description import rank_label
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks for a file that asks for the end, between two queries of the job's end, and until a run
 #: that is not detached must have a follower.
 FILE_INTERVAL, DEADLINE_INTERVAL, FOLLOW_TIMEOUT = 0.5, 30.0, 20.0
-#: The most shells that are told to ranks at once, and for how long a rank may start one.
-MAX_SHELLS, SHELL_SECONDS = 16, 60.0
+#: Seconds in which a rank may start a shell that was asked for.
+SHELL_SECONDS = 120.0
 #: Seconds after which the record of a run is written: its ranks start meanwhile.
 RECORD_DELAY = 2.0
 
@@ -99,7 +100,9 @@ class Conductor:
             "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
         self._stacks = 0  # how often stacks were asked for
-        self._shells: list[State] = []  # that ranks are to start
+        self._shells: dict[int, State] = {}  # that ranks are to start, by number
+        self._shell_count = 0
+        self._asking = threading.Lock()
         self._recording = threading.Lock()
         self.started = 0.0  # when the ranks started, by the monotonic clock
         self._handles: list[StartedStep] = []
@@ -188,28 +191,48 @@ class Conductor:
         """Have each rank write its stacks with its next heartbeat."""
         if not hasattr(self, "rendezvous"):
             raise RequestRefused("The run is starting.")
-        self._stacks += 1
-        self._answer_heartbeats()
-        return {"number": self._stacks}
+        with self._asking:
+            self._stacks += 1
+            self._answer_heartbeats()
+            return {"number": self._stacks}
 
     def _request_shell(self, request: State) -> State:
-        """Have a rank connect to a terminal that listens here, with its next heartbeat; without a port say where."""
+        """Say where a terminal can listen for a rank; with its port and key have the rank connect; see ``shell``."""
         rank = int(request["rank"])
+        if "done" in request:
+            self.forget_shells(int(request["done"]))
+            return {}
         ranks = self.state.get()["ranks"]
-        running = {int(entry["rank"]): str(entry["node"]) for entry in ranks if entry["state"] == "running"}
+        running = {int(entry["rank"]): entry for entry in ranks if entry["state"] == "running"}
         if rank not in running:
             there = f"Running: {', '.join(map(str, sorted(running)))}." if running else "No rank runs."
             raise RequestRefused(f"Rank {rank} does not run. {there}")
+        host, number = self.allocation.address, 0
         if "port" in request:
-            wanted: State = {"id": len(self._shells) + 1, "rank": rank, "host": self.allocation.address}
-            wanted["until"] = time.time() + SHELL_SECONDS
-            self._shells.append({**wanted, "port": int(request["port"]), "key": str(request["key"])})
-            self._answer_heartbeats()
-        return {"host": self.allocation.address, "node": running[rank]}
+            with self._asking:
+                self._shell_count += 1
+                number = self._shell_count
+                wanted: State = {"id": number, "rank": rank, "host": host, "until": time.time() + SHELL_SECONDS}
+                self._shells[number] = wanted | {"port": int(request["port"]), "key": str(request["key"])}
+                self._answer_heartbeats()
+        label = f"Rank {rank_label(running[rank])}"
+        node, interval = str(running[rank]["node"]), messages.heartbeat_interval(self.options.ranks)
+        return {"id": number, "host": host, "node": node, "label": label, "interval": interval}
+
+    def forget_shells(self, number: int = 0) -> None:
+        """Have no rank connect to a terminal any more: to this one, or to any."""
+        with self._asking:
+            if number:
+                self._shells.pop(number, None)
+            else:
+                self._shells.clear()
+            if hasattr(self, "rendezvous"):
+                self._answer_heartbeats()
 
     def _answer_heartbeats(self) -> None:
-        """Tell all ranks with their next heartbeats what is asked of them; a shell, a few times over."""
-        wanted = {"stacks": self._stacks, "shells": self._shells[-MAX_SHELLS:]}
+        """Tell all ranks with their next heartbeats what is asked of them; the caller holds ``_asking``."""
+        self._shells = {number: each for number, each in self._shells.items() if each["until"] > time.time()}
+        wanted = {"stacks": self._stacks, "shells": list(self._shells.values())}
         self.rendezvous.want(messages.BEAT, json.dumps(wanted).encode())
 
     def end(self, how: str, why: str) -> State:

@@ -190,6 +190,7 @@ class FixedSizeRun(Conductor):
                 self._job.give_back()
             self._job = None
         ends = self.rendezvous.get(messages.BROADCAST, "ends")
+        self.forget_shells()
         self.rendezvous.renew()  # a rank that outlives its end reports nothing about the next attempt
         self.rendezvous.put(messages.BROADCAST, "ends", ends or b'{"at": 0}')
         self.check()

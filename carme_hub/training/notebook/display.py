@@ -136,7 +136,7 @@ def as_data(view: View) -> dict[str, Any]:
 
     It replaces the parts whose HTML changed, in this order: ``head``, ``ranks`` (a table), ``log`` (of rank 0),
     ``others`` (number, summary and log of each other rank), ``notes``. ``run`` is its id; ``buttons`` are as BUTTONS;
-    ``running`` are the numbers of ranks that run.
+    ``running`` are the numbers and labels of ranks that run.
     """
     elastic = bool((view.state.get("asked") or {}).get("elastic"))
     front = view.lines.get(view.front, ())
@@ -148,7 +148,7 @@ def as_data(view: View) -> dict[str, Any]:
         "ended": view.ended,
         "generation": int(view.state.get("generation") or 0),
         "buttons": [] if view.ended else [words[:3] for words in BUTTONS if elastic or words[3]],
-        "running": [int(rank["rank"]) for rank in view.ranks if rank.get("state") == "running"],
+        "running": [[int(rank["rank"]), rank_label(rank)] for rank in view.ranks if rank.get("state") == "running"],
         "head": head_html(view),
         "ranks": ranks_html(view),
         "log": log_html(front, FRONT_LINES, log_file(view, view.front)) if front else "",

@@ -8,20 +8,22 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
+from carme_hub.training.run.messages import (
+    BEAT,
+    BROADCAST,
+    ConductorUnreachable,
+    RendezvousClient,
+    heartbeat_interval,
+)
+from carme_hub.training.shell import spawn
 
 from . import deadline
 from .progress import PROGRESS
 from .usage import Usage
 from .whereabouts import Whereabouts
 
-if TYPE_CHECKING:
-    import subprocess
-
-#: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
-INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
 #: Heartbeats between two queries of the job's end.
 DEADLINE_EVERY = 10
 
@@ -36,11 +38,12 @@ class Heartbeat:
 
     def __init__(self, client: RendezvousClient, number: int, size: int, folder: Path | None = None) -> None:
         self._client, self._number = client, number
-        self._interval = max(INTERVAL, size / MAX_BEATS_PER_SECOND)
+        self._interval = heartbeat_interval(size)
         self._usage = Usage(folder, number, own=folder is not None)
         self._whereabouts = Whereabouts(folder, number, self._interval) if folder is not None else None
         self._stopped, self._said, self._stacks = threading.Event(), False, 0
-        self._shells: dict[int, subprocess.Popen[bytes]] = {}
+        self._shells: set[int] = set()  # processes
+        self._last_shell = 0
         self._used: dict[str, float | None] = {}
         self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
 
@@ -77,19 +80,22 @@ class Heartbeat:
             if last:
                 if self._whereabouts is not None:
                     self._whereabouts.close()
-                for shell in self._shells.values():
-                    shell.terminate()
+                for process in self._shells:
+                    spawn.end(process)
                 return
             count += 1
 
     def _start_shells(self, shells: Iterable[dict[str, Any]]) -> None:
-        """Start the shells in this rank that it has not started before."""
+        """Start the shells in this rank that it has not started before, and forget those that have ended."""
+        self._shells = {process for process in self._shells if not spawn.has_ended(process)}
         for wanted in shells:
-            mine = wanted["rank"] == self._number and wanted["until"] > time.time()
-            if mine and wanted["id"] not in self._shells:
-                from carme_hub.training.shell import in_rank  # imported here: few ranks get a shell
-
-                self._shells[wanted["id"]] = in_rank.start(wanted)
+            if wanted["rank"] != self._number or wanted["id"] <= self._last_shell or wanted["until"] < time.time():
+                continue
+            self._last_shell = wanted["id"]
+            try:
+                self._shells.add(spawn.start(wanted))
+            except Exception as error:  # noqa: BLE001  no room for a process; the heartbeat has to go on
+                print(f"[carme] no shell can be started: {error}", file=sys.stderr)  # noqa: T201  the rank's own log
 
     def _report(self) -> dict[str, Any]:
         progress = PROGRESS.snapshot()

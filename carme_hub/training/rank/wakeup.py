@@ -17,8 +17,8 @@ import time
 
 #: The signal that wakes: nothing sends it by itself, and without a handler it is ignored.
 WAKE = signal.SIGURG
-#: Seconds for the main thread to enter its system call.
-DELAY = 0.02
+#: Seconds for the main thread to enter its system call: on a busy node it may take a while.
+DELAYS = (0.02, 0.2, 1.0)
 
 
 def install() -> None:
@@ -27,13 +27,21 @@ def install() -> None:
     os.set_blocking(writer, False)
     signal.signal(WAKE, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    # A process that is forked may have something else at that descriptor later.
+    os.register_at_fork(after_in_child=_leave)
     threading.Thread(target=_wake_main_thread, args=(reader,), name="carme-wake", daemon=True).start()
+
+
+def _leave() -> None:
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
 
 
 def _wake_main_thread(reader: int) -> None:
     main = threading.main_thread().ident
     while main is not None and (numbers := os.read(reader, 256)):
         if any(number != WAKE for number in numbers):
-            time.sleep(DELAY)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pthread_kill(main, WAKE)
+            for delay in DELAYS:
+                time.sleep(delay)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pthread_kill(main, WAKE)

@@ -25,9 +25,17 @@ PROFILES = "profile"
 #: Folder with the use of CPU, memory and GPU of each rank over time (rank/usage.py).
 USAGE = "usage"
 
+#: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
+INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
+
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)")
+
+
+def heartbeat_interval(ranks: int) -> float:
+    """Return the seconds between two heartbeats of a rank in a run of this size."""
+    return max(INTERVAL, ranks / MAX_BEATS_PER_SECOND)
 
 
 class ConductorUnreachable(ConnectionError):

@@ -8,7 +8,6 @@ import os
 import queue
 import secrets
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -17,18 +16,21 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from carme_hub.training.run import control
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.run_folder import Run
 
-from .link import DATA, END, MAX_FRAME, SIZE, START, TERMINAL, Link, pack_size
+from .link import DATA, END, MAX_FRAME, MAX_KEPT, SIZE, START, TERMINAL, Link, LinkEnded, pack_size
 
-#: Seconds for the rank to connect, and after which the user is told that it takes a while. A rank learns of it with its
-#: heartbeat, once a second in runs of usual size.
-CONNECT_TIMEOUT, TELL_AFTER = 20.0, 2.0
+#: Seconds for the rank to connect, beside two of its heartbeats; and after which the user is told that it takes long.
+CONNECT_TIMEOUT, TELL_AFTER = 15.0, 2.0
+#: The most connections that have not proved themselves yet; anybody on the network may open some.
+MAX_PENDING = 16
 NO_ANSWER = (
-    "Rank {} does not answer. Its code may keep Python's lock, or its node may be lost; `carme-hub runs stacks {}` "
-    "shows where it is."
+    "{} does not answer. Its code may keep Python's lock, or its node may be lost; `carme-hub runs stacks {}` shows "
+    "where it is."
 )
 
 
@@ -42,63 +44,89 @@ def open_shell(run: Run, rank: int, argv: Sequence[str], say: Callable[[str], No
         CannotRun: it does not answer. control.RequestRefused: there is no such rank that runs. control.NoConductor: the
             run has ended, or belongs to another session.
     """
-    answer = run.ask("shell", rank=rank)
-    host = str(answer["host"])
-    key = secrets.token_bytes(32)
-    with socket.create_server((host, 0)) as listener:
-        port = listener.getsockname()[1]
-        run.ask("shell", rank=rank, port=port, key=key.hex())
-        link = _accept(listener, key, rank, run.id, say)
+    place = run.ask("shell", rank=rank)
+    key, has_terminal = secrets.token_bytes(32), os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+    with socket.create_server((str(place["host"]), 0)) as listener:
+        asked = run.ask("shell", rank=rank, port=listener.getsockname()[1], key=key.hex())
+        try:
+            link = _accept(listener, key, CONNECT_TIMEOUT + 2 * float(place["interval"]), str(place["label"]), run, say)
+        finally:
+            with contextlib.suppress(control.NoConductor, control.RequestRefused):
+                run.ask("shell", rank=rank, done=asked["id"])  # no rank that starts again is to connect to this port
     with contextlib.closing(link):
-        has_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
-        size = _size() if has_terminal else None
-        link.send(START, json.dumps({"argv": list(argv), "size": size, "term": os.environ.get("TERM", "")}).encode())
+        request = {"argv": list(argv), "size": _size() if has_terminal else None, "term": os.environ.get("TERM", "")}
+        link.send(START, json.dumps(request).encode())
         if has_terminal:
-            say(f"Rank {rank} on {answer['node']}, which goes on meanwhile. Ctrl-D leaves the shell.")
-        with _raw_terminal(link) if has_terminal else contextlib.nullcontext():
+            say(f"{place['label']} on {place['node']}, which goes on meanwhile. Ctrl-D leaves the shell.")
+        with _raw_terminal() if has_terminal else contextlib.nullcontext(-1) as resized:
             try:
-                return _relay(link)
-            except OSError:
-                raise CannotRun(f"The shell has ended, since rank {rank} has.") from None
+                return _relay(link, resized)
+            except LinkEnded:
+                raise CannotRun(f"The shell has ended, since {place['label'].lower()} has.") from None
 
 
-def _accept(listener: socket.socket, key: bytes, rank: int, run: str, say: Callable[[str], None]) -> Link:
-    """Return the first connection that proves itself."""
+def _accept(
+    listener: socket.socket, key: bytes, timeout: float, label: str, run: Run, say: Callable[[str], None]
+) -> Link:
+    """Return the first connection that proves itself, and close all others."""
     found: queue.Queue[Link] = queue.Queue()
+    pending: dict[int, socket.socket] = {}
+    lock = threading.Lock()
 
     def prove(connection: socket.socket) -> None:
         try:
             found.put(Link(connection, key, TERMINAL))
         except OSError:
             connection.close()
+        with lock:
+            pending.pop(id(connection), None)
 
     began, told = time.monotonic(), False
     listener.settimeout(0.1)
-    while time.monotonic() < began + CONNECT_TIMEOUT:
-        with contextlib.suppress(TimeoutError):
-            connection, _ = listener.accept()
-            threading.Thread(target=prove, args=(connection,), daemon=True).start()
-        with contextlib.suppress(queue.Empty):
-            return found.get_nowait()
-        if not told and time.monotonic() > began + TELL_AFTER:
-            told = True
-            say(f"Waiting for rank {rank} …")
-    raise CannotRun(NO_ANSWER.format(rank, run))
+    try:
+        while time.monotonic() < began + timeout:
+            if len(pending) < MAX_PENDING:
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    with lock:
+                        pending[id(connection)] = connection
+                    threading.Thread(target=prove, args=(connection,), daemon=True).start()
+            with contextlib.suppress(queue.Empty):
+                return found.get(timeout=0 if len(pending) < MAX_PENDING else 0.1)
+            if not told and time.monotonic() > began + TELL_AFTER:
+                told = True
+                say(f"Waiting for {label.lower()} …")
+    finally:
+        with lock:
+            for each in pending.values():
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)  # its thread reads an end of file
+    raise CannotRun(NO_ANSWER.format(label, run.id))
 
 
-def _relay(link: Link) -> int:
-    """Pass on input and output until the end of the shell, and return its status; ``OSError``: the rank has ended."""
-    source, output = sys.stdin.fileno(), sys.stdout.fileno()
-    sources: list[int | Link] = [link, source]
+def _relay(link: Link, resized: int) -> int:
+    """Pass on input and output until the end of the shell, and return its status.
+
+    Args:
+        resized: a descriptor that becomes readable when the terminal has another size, -1 = there is none.
+
+    Raises:
+        LinkEnded: the rank has ended.
+    """
+    source, output, has_input = sys.stdin.fileno(), sys.stdout.fileno(), True
     while True:
-        ready, _, _ = select.select(sources, [], [])
-        if source in ready:
+        sources: list[Any] = [link, *([resized] if resized >= 0 else [])]
+        sources += [source] if has_input and link.kept < MAX_KEPT else []
+        readable, _, _ = select.select(sources, [link] if link.kept else [], [])
+        link.flush()
+        if resized in readable:
+            os.read(resized, 256)
+            link.send(SIZE, pack_size(*_size()))
+        if source in readable:
             piece = os.read(source, MAX_FRAME)
             link.send(DATA, piece)
-            if not piece:
-                sources.remove(source)
-        if link in ready:
-            kind, data = link.receive()
+            has_input = bool(piece)
+        for kind, data in link.receive() if link in readable else ():
             if kind == END:
                 return int(data)
             while data:
@@ -106,23 +134,30 @@ def _relay(link: Link) -> int:
 
 
 def _size() -> tuple[int, int]:
-    size = shutil.get_terminal_size()
+    """Return rows and columns: of the terminal itself, since COLUMNS and LINES may be old."""
+    size = os.get_terminal_size(sys.stdout.fileno())
     return size.lines, size.columns
 
 
 @contextlib.contextmanager
-def _raw_terminal(link: Link) -> Iterator[None]:
-    """Leave all keys to the shell, and tell it of changes of size."""
+def _raw_terminal() -> Iterator[int]:
+    """Leave all keys to the shell; yield a descriptor that becomes readable when the terminal has another size."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
 
     def resized(*_: object) -> None:
-        with contextlib.suppress(OSError):
-            link.send(SIZE, pack_size(*_size()))
+        with contextlib.suppress(BlockingIOError):
+            os.write(writer, b"\0")
 
     before = termios.tcgetattr(sys.stdin)
-    handler = signal.signal(signal.SIGWINCH, resized)
+    handlers = {signal.SIGWINCH: resized, signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM)}
+    kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         tty.setraw(sys.stdin, termios.TCSADRAIN)  # what was typed before is for the shell
-        yield
+        yield reader
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, handler)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from carme_hub.training.run.messages import BEAT
 class Heard:
     """What a conductor is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, **wants: Any) -> None:
         self.steps: list[int | None] = []
+        self.wants = wants
 
-    def put(self, scope: str, key: object, said: dict[str, Any]) -> None:
+    def put(self, scope: str, key: object, said: dict[str, Any]) -> dict[str, Any]:
         assert (scope, key) == (BEAT, 3)
         self.steps.append(said["step"])
+        return self.wants
 
     def get(self, scope: str, key: object) -> None:
         return None
@@ -64,3 +67,23 @@ def test_whoever_has_failed_waits_no_longer_than_that(monkeypatch: pytest.Monkey
     assert progress.begun.wait(30)
     beats.stop(0.1)
     assert beats._thread.is_alive()
+
+
+def test_a_shell_that_cannot_be_started_stops_no_report(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(wanted: dict[str, Any]) -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(heartbeat.spawn, "start", full)
+    monkeypatch.setattr(heartbeat, "heartbeat_interval", lambda ranks: 0.01)
+    wanted = {"id": 1, "rank": 3, "until": time.time() + 60}
+    heard = Heard(shells=[wanted, {**wanted, "id": 2, "rank": 4}, {**wanted, "id": 3, "until": 0.0}])
+    beats = Heartbeat(heard, 3, 4)  # type: ignore[arg-type]
+    beats.start()
+    end = time.monotonic() + 20
+    while len(heard.steps) < 4:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    beats.stop(60)
+    assert capfd.readouterr().err.count("no shell can be started: Resource temporarily unavailable") == 1

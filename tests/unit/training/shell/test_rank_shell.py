@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -25,8 +27,9 @@ from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import RunOptions
-from carme_hub.training.shell import in_rank
-from carme_hub.training.shell.link import DATA, END, RANK, TERMINAL, Link, NotProved
+from carme_hub.training.shell import link as link_module
+from carme_hub.training.shell import spawn
+from carme_hub.training.shell.link import DATA, END, RANK, START, TERMINAL, Link, LinkEnded, NotProved
 
 CELL = """
 import time
@@ -115,28 +118,39 @@ def test_a_shell_in_a_terminal_has_its_keys_and_its_size(running: Run) -> None:
     assert [each["state"] for each in running.state()["ranks"]] == ["running"] * 2
 
 
-def shells_of(run: Run) -> int:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return sum("carme_hub.training.shell.in_rank" in line or "sleep 8642" in line for line in listed.splitlines())
+def shells_of(run: Run) -> list[str]:
+    """Return the processes of shells in this run's ranks, and of what they have started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environ = (process / "environ").read_bytes().split(b"\0")
+            if f"CARME_RUN_FOLDER={run.folder}".encode() in environ and any(
+                each.startswith(b"CARME_RANK_PID=") for each in environ
+            ):
+                found.append((process / "cmdline").read_bytes().decode())
+    return found
+
+
+def wait_until_nothing_is_left(run: Run) -> None:
+    end = time.monotonic() + 20
+    while found := shells_of(run):
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("way", ["in a terminal", "as a command"])
 def test_a_terminal_that_is_closed_leaves_nothing_in_the_rank(running: Run, way: str) -> None:
-    before = shells_of(running)
     if way == "in a terminal":
         with terminal("shown") as (_, master):
-            os.write(master, b"echo here:$((1+1)); sleep 8642\r")
+            os.write(master, b"trap '' HUP; echo here:$((1+1)); sleep 8642\r")
             read_until(master, "here:2")
     else:
-        argv = [*COMMAND, "shown", "--", "sh", "-c", "echo here; sleep 8642"]
+        argv = [*COMMAND, "shown", "--", "sh", "-c", "trap '' HUP; echo here; sleep 8642"]
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout
             assert process.stdout.readline() == b"here\n"
             process.kill()
-    end = time.monotonic() + 20
-    while shells_of(running) > before:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until_nothing_is_left(running)
 
 
 def test_a_rank_that_does_not_run_is_refused_with_those_that_do(running: Run) -> None:
@@ -159,14 +173,21 @@ def test_a_shell_ends_with_its_run(home: Path) -> None:
             run.stop()
             assert b"The shell has ended, since rank 0 has" in shell.stderr.read()
             assert shell.wait(20) == 2
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "sleep 8643" not in listed
+    wait_until_nothing_is_left(run)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         return one, listener.accept()[0]
+
+
+def frames(link: Link, count: int = 1) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    while len(found) < count:
+        assert select.select([link], [], [], 20)[0]
+        found += link.receive()
+    return found
 
 
 def test_both_sides_prove_that_they_know_the_key() -> None:
@@ -177,13 +198,38 @@ def test_both_sides_prove_that_they_know_the_key() -> None:
     terminal = Link(one, b"key", TERMINAL)
     thread.join(10)
     terminal.send(DATA, b"x" * 1000)
-    assert found[0].receive() == (DATA, b"x" * 1000)
+    terminal.send(DATA)
+    assert frames(found[0], 2) == [(DATA, b"x" * 1000), (DATA, b"")]
     found[0].send(END, b"0")
-    assert terminal.receive() == (END, b"0")
+    assert frames(terminal) == [(END, b"0")]
     found[0].close()
-    with pytest.raises(ConnectionError, match="closed the connection"):
-        terminal.receive()
+    with pytest.raises(LinkEnded, match="closed the connection"):
+        frames(terminal)
     terminal.close()
+
+
+def test_what_cannot_be_sent_yet_is_kept_and_holds_up_nothing() -> None:
+    one, other = pair()
+    found: list[Link] = []
+    thread = threading.Thread(target=lambda: found.append(Link(other, b"key", RANK)))
+    thread.start()
+    terminal = Link(one, b"key", TERMINAL)
+    thread.join(10)
+    for _ in range(200):  # more than the kernel keeps; nobody reads
+        terminal.send(DATA, bytes(65536))
+        found[0].send(DATA, bytes(65536))
+    assert terminal.kept > 0
+    assert found[0].kept > 0
+    received = [0, 0]
+    until = time.monotonic() + 30
+    while min(received) < 200:
+        assert time.monotonic() < until
+        for at, each in enumerate((terminal, found[0])):
+            each.flush()
+            received[at] += len(each.receive())
+    assert received == [200, 200]
+    terminal.close()
+    found[0].close()
 
 
 @pytest.mark.parametrize(("key", "side"), [(b"other", RANK), (b"key", TERMINAL)])
@@ -203,19 +249,89 @@ def test_whoever_does_not_know_the_key_or_mirrors_it_gets_nothing(key: bytes, si
     thread.join(10)
 
 
-def test_a_stranger_at_the_terminals_port_gets_no_shell() -> None:
-    """As after the terminal has ended, and somebody else took its port."""
+def test_a_stranger_at_the_terminals_port_gets_no_shell(tmp_path: Path) -> None:
+    """As after the terminal's end, when somebody else has its port. The stranger checks nothing, and asks at once."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        wanted = {"host": "127.0.0.1", "port": listener.getsockname()[1], "key": b"key".hex(), "more": 1}
-        with in_rank.start(wanted) as process:
-            stranger, _ = listener.accept()
-            with stranger, pytest.raises(NotProved):
-                Link(stranger, b"guessed", TERMINAL)
-            assert process.wait(20) == 0
+        process = spawn.start({"host": "127.0.0.1", "port": listener.getsockname()[1], "key": b"key".hex()})
+        stranger, _ = listener.accept()
+        with stranger:
+            stranger.recv(32)
+            stranger.sendall(os.urandom(32) + os.urandom(32))
+            asked = json.dumps({"argv": ["touch", str(tmp_path / "mine")], "size": None}).encode()
+            with contextlib.suppress(OSError):
+                stranger.sendall(struct.pack("!cI", START, len(asked)) + asked)
+            wait_for_end(process)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_request_that_nobody_reads_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_says_nothing_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte now and then is nothing, too."""
+    monkeypatch.setattr(link_module, "PROOF_TIMEOUT", 0.5)
+    one, other = pair()
+    stop = threading.Event()
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            while not stop.wait(0.1):
+                other.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(LinkEnded):
+        Link(one, b"key", TERMINAL)
+    assert time.monotonic() - began < 10
+    stop.set()
+    thread.join(10)
+    one.close()
+    other.close()
+
+
+def test_a_request_that_nobody_reads_ends_by_itself() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with in_rank.start({"host": "127.0.0.1", "port": port, "key": "00"}) as process:
-        assert process.wait(20) == 0
+    wait_for_end(spawn.start({"host": "127.0.0.1", "port": port, "key": "00"}))
+
+
+def wait_for_end(process: int) -> None:
+    end = time.monotonic() + 30
+    while not spawn.has_ended(process):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_much_goes_in_and_more_comes_out(running: Run) -> None:
+    """Neither waits for the other."""
+    text = "0123456789abcdef\n" * 40_000
+    done = command("shown", "--", "od", "-An", "-v", "-tx1", text=text)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == len(text)
+
+
+def test_a_reader_that_wants_no_more_is_no_end_of_the_rank(running: Run) -> None:
+    words = " ".join([*COMMAND, "shown", "--", "seq", "1", "200000"])
+    done = subprocess.run(["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_program_that_leaves_others_in_its_terminal_ends_all_the_same(running: Run) -> None:
+    with terminal("shown") as (process, master):
+        os.write(master, b"(while :; do echo on; sleep 0.01; done) & exit 4\r")
+        end = time.monotonic() + 30
+        while process.poll() is None:
+            assert time.monotonic() < end
+            if select.select([master], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):  # its last process has ended
+                    os.read(master, 65536)
+        assert process.returncode == 4
+
+
+def test_the_size_is_that_of_the_terminal_and_follows_it(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "44")  # as JupyterLab's terminals set it at their start
+    monkeypatch.setenv("LINES", "7")
+    with terminal("shown") as (process, master):
+        read_until(master, "which goes on meanwhile")
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 150, 0, 0))
+        process.send_signal(signal.SIGWINCH)
+        os.write(master, b"sleep 0.5; stty size; exit\r")
+        read_until(master, r"50 150\s")

@@ -234,7 +234,7 @@
           );
         } else if (this._choosing && buttons.length) {
           const ranks = element("select", { "aria-label": "Rank" });
-          ranks.append(...this._choosing.map((rank) => element("option", { text: `Rank ${rank}`, value: rank })));
+          ranks.append(...this._choosing.map(([rank, label]) => element("option", { text: `Rank ${label}`, value: rank })));
           this._part.buttons.replaceChildren(
             ranks,
             button("Open a terminal in it", "The run continues meanwhile", () => this._openShell(ranks.value)),
@@ -264,7 +264,7 @@
       _choose(ranks) {
         this._choosing = ranks?.length > 1 ? ranks : undefined;
         this._showButtons();
-        if (ranks?.length === 1) this._openShell(ranks[0]);
+        if (ranks?.length === 1) this._openShell(ranks[0][0]);
         else if (ranks && !ranks.length) this._say("No rank runs yet. Try again.");
       }
 
