@@ -215,7 +215,7 @@ def test_a_hang_of_gloo_is_told_by_its_collective_and_a_shell_opens_in_the_rank_
     told = stalled()
     assert "rank 1 in <module> (uneven.py, line 12)" in told, told
     collective = "all_reduce of 1024 Float"
-    assert f"In collective 4 of default_pg ({collective}) rank 0 waits; rank 1 began 3 last ({collective})." in told
+    assert f"In collective 4 of default_pg ({collective}) rank 0 waits; rank 1 began 3 ({collective}) last." in told
     inside, found = "echo $CARME_RANK $CARME_NODE; grep -c uneven /proc/$CARME_RANK_PID/cmdline", []
     for rank in (0, 1):
         status, out = lab.command("carme-hub", "runs", "shell", "uneven", "--rank", str(rank), "--", "sh", "-c", inside)

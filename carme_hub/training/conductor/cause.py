@@ -25,11 +25,11 @@ _CONSEQUENCES = re.compile(
 #: What Slurm prints about a step that ran out of memory, and about such a task.
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemory"
-#: What torch's watchdog says of a collective that does not end; and what C++ and NCCL say at last.
+#: What torch's watchdog says of a collective that does not end, C++ of an exception, and CUDA of a kernel.
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+),.*?Timeout\(ms\)=(\d+)"
 )
-_LAST_WORDS = re.compile(r"(?:^\s*what\(\):\s+|NCCL WARN )(.+)")
+_WHAT = re.compile(r"^\s*what\(\):\s+(.+)")
 _ASSERTION = re.compile(r"Assertion `(.{1,200})` failed")
 #: The most characters of an echo's message, and of last words.
 _MAX_ECHO, _MAX_WORDS = 160, 200
@@ -126,10 +126,10 @@ def exit_status(text: str) -> int:
 
 
 def last_words(lines: Iterable[str]) -> str:
-    """Return what NCCL, torch's watchdog or C++ said in a rank's output before it was killed; "" = nothing.
+    """Return what torch's watchdog or C++ said in a rank's output before the rank was killed by SIGABRT; "" = nothing.
 
-    The watchdog of torch ends a process by SIGABRT whose collective takes longer than its group's ``timeout``, and C++
-    one whose exception nobody catches, such as an error of CUDA in another thread.
+    The watchdog of torch ends a process so whose collective takes longer than its group's ``timeout``, and C++ one
+    whose exception nobody catches, such as an error of CUDA in another thread.
     """
     found = ""
     for line in lines:
@@ -138,7 +138,7 @@ def last_words(lines: Iterable[str]) -> str:
                 f"Collective {match[1]} ({match[2].lower()}) did not end within {int(match[3]) / 1000:g} s, says "
                 "torch's watchdog: another rank did not take part in it, or the network between them failed"
             )
-        if match := _LAST_WORDS.search(line):
+        if match := _WHAT.search(line):
             found = match[1][:_MAX_WORDS].strip()
     return found
 

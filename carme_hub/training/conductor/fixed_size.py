@@ -305,11 +305,10 @@ class FixedSizeRun(Conductor):
             error = cause or errors[0]
             self.state.update_rank(error["rank"], state="failed")
             where = f"rank {error['rank']}" + (f" on {error['node']}" if error["node"] else "")
-            message = str(error["message"])
-            if more := assertion_text(error, self.output.newest(error["rank"])):
-                message = f"{message.partition(chr(10))[0]}. {more}."
-            before = "" if cause else self._stalled_text()
-            raise Failed(" ".join(filter(None, (f"{error['type']} in {where}: {message}", before))), error)
+            said = _with_cuda_and_watchdog(error, self.output.tail(error["rank"]))
+            if cause is None and (before := self._stalled_text()):
+                said = f"{said.rstrip('.')}. {before}"
+            raise Failed(f"{error['type']} in {where}: {said}", error | {"message": said})
 
     def _stalled_text(self) -> str:
         """Return which rank was where when the ranks did not go on; "" where they did."""
@@ -335,6 +334,17 @@ class FixedSizeRun(Conductor):
         node = next((each["node"] for each in self.state.get()["ranks"] if each["rank"] == end.rank), "")
         self.state.update_rank(end.rank, state="failed")
         message = f"Rank {end.rank} on {node} {end.how}."
-        if "SIGABRT" in end.how and (words := last_words(self.output.newest(end.rank))):
-            message = f"{message} {words}. {self._stalled_text()}".strip()
+        if "SIGABRT" in end.how and (words := last_words(self.output.tail(end.rank))):
+            how = end.how.removesuffix(" without an error message")
+            message = f"Rank {end.rank} on {node} {how}. {words}. {self._stalled_text()}".strip()
         return Failed(message, error_entry(end.rank, node, end.type, message, self.last_lines(end.rank)))
+
+
+def _with_cuda_and_watchdog(error: State, lines: Sequence[str]) -> str:
+    """Return the message of an error, with what a kernel of CUDA or torch's watchdog has said before."""
+    message = str(error["message"])
+    if more := assertion_text(error, lines):
+        return f"{message.partition(chr(10))[0]}. {more}."
+    if "SIGABRT" in message and (words := last_words(lines)):  # of a command
+        return f"{message.rstrip('.')}. {words}."
+    return message

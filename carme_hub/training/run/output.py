@@ -22,6 +22,8 @@ _EXITED = re.compile(r"tasks? ([\d,\-\[\]]+): (.*)")
 _END_MARK = b"\x1e[carme-rank] "
 #: Newest lines of each rank that are kept for followers, and the most bytes of each rank's log.
 NEWEST_LINES, MAX_LOG_BYTES = 40, 1 << 30
+#: How much of a log is searched for what a library said before it killed its process; stacks may follow it.
+TAIL_BYTES = 1 << 18
 
 
 class Output:
@@ -62,6 +64,15 @@ class Output:
         """Return the newest lines of a rank."""
         with self._lock:
             return list(self._newest.get(rank, ()))
+
+    def tail(self, rank: int) -> list[str]:
+        """Return the lines at the end of a rank's log, at most ``TAIL_BYTES`` of them."""
+        try:
+            with (self._folder / f"rank-{rank}.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return self.newest(rank)
 
     def close(self) -> None:
         """Close all logs."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .description import join_words, rank_label
 
 #: Seconds without progress of any rank after which a run is said to hang.
 STALL_SECONDS = 60.0
-#: The process group that has all ranks, by torch's name.
-EVERYBODY = "default_pg"
+#: The process group that has all ranks, by torch's name; and the place of an elastic rank that was given back.
+EVERYBODY, GONE = "default_pg", -1
+#: Collectives whose tensors have the same size in all ranks; those of others may differ.
+SAME_SIZES = {"all_reduce", "broadcast", "reduce"}
 
 
 def stall_text(ranks: Sequence[Mapping[str, Any]], silence: Mapping[int, float]) -> str:
@@ -44,48 +46,87 @@ def _collectives_texts(
     ranks: Sequence[Mapping[str, Any]], still: Sequence[Mapping[str, Any]], silent: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Return a sentence for each process group of torch in which ranks wait: which collective is whose newest."""
-    groups: dict[str, dict[tuple[int, str], list[Mapping[str, Any]]]] = {}
-    waiting = set()
+    groups: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for rank in still:
         for newest in rank["where"].get("collectives") or ():
-            group, key = str(newest["group"]), (int(newest["number"]), str(newest["what"]))
-            groups.setdefault(group, {}).setdefault(key, []).append(rank)
-            if not newest["done"]:
-                waiting.add(group)
+            groups.setdefault(str(newest["key"]), []).append((rank, newest))
     texts = []
-    for group in (each for each in groups if each in waiting):
-        told = [*silent, *(rank for those in groups[group].values() for rank in those)]
-        others = [rank for rank in ranks if group == EVERYBODY and rank not in told]
-        texts.append(_collective_text(group, groups[group], others, silent))
+    for found in groups.values():
+        if all(newest["done"] for _, newest in found):
+            continue
+        others: list[Mapping[str, Any]] = []
+        if found[0][1]["group"] == EVERYBODY:
+            told = [*silent, *(rank for rank, _ in found)]
+            others = [rank for rank in ranks if rank not in told and rank.get("place", 0) != GONE]
+        texts.append(_collective_text(found, others, complete=not silent and found[0][1]["group"] == EVERYBODY))
     return texts
 
 
 def _collective_text(
-    group: str,
-    found: Mapping[tuple[int, str], Sequence[Mapping[str, Any]]],
+    found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
     others: Sequence[Mapping[str, Any]],
-    silent: Sequence[Mapping[str, Any]],
+    *,
+    complete: bool,
 ) -> str:
     """Return the sentence of one group.
 
     Args:
-        found: ranks by number and name of their newest collective. others: ranks of the group that have told none.
+        found: ranks and their newest collective. others: ranks of the group that have told none. complete: whether
+            there are no further ones.
     """
-    last = max(number for number, _ in found)
-    ahead = {what: those for (number, what), those in found.items() if number == last}
-    if len(ahead) > 1:
-        parts = ", ".join(f"{_names(those)} in {what}" for what, those in ahead.items())
-        return f"The ranks of {group} disagree at its collective {last}: {parts}."
-    [(what, those)] = ahead.items()
-    text = f"In collective {last} of {group} ({what}) {_names(those)} wait{'s' if len(those) == 1 else ''}"
-    late = [f"{_names(found[each])} began {each[0]} last ({each[1]})" for each in sorted(found) if each[0] < last]
-    ended = [rank for rank in others if rank.get("state") == "done"]
+    group = found[0][1]["group"]
+    last = max(newest["number"] for _, newest in found if not newest["done"])
+    waiting = _by_what(found, lambda newest: newest["number"] == last and not newest["done"])
+    rest = [f"{_names(those)} began {at} last" for at, those in _by_number(found, lambda number: number < last)]
+    beyond = [
+        rank for rank, newest in found if newest["number"] > last or (newest["number"] == last and newest["done"])
+    ]
+    rest += [f"{_names(beyond)} {_have(beyond)} ended it"] if beyond else []
     none = [rank for rank in others if rank.get("state") == "running"]
-    late += [f"{_names(none)} began none"] if none else []
-    late += [f"{_names(ended)} ended {'its' if len(ended) == 1 else 'their'} code"] if ended else []
-    if late or silent or group != EVERYBODY:
-        return "; ".join([text, *late]) + "."
+    rest += [f"{_names(none)} {_have(none)} begun none"] if none else []
+    ended = [rank for rank in others if rank.get("state") == "done"]
+    rest += [f"{_names(ended)} ended {'its' if len(ended) == 1 else 'their'} code"] if ended else []
+    if _is_disagreement(list(waiting)):
+        parts = ", ".join(f"{_names(those)} in {what}" for what, those in waiting.items())
+        return "; ".join([f"The ranks of {group} disagree at its collective {last}: {parts}", *rest]) + "."
+    those = [rank for ranks in waiting.values() for rank in ranks]
+    text = (
+        f"In collective {last} of {group} ({next(iter(waiting))}) {_names(those)} wait{'s' if len(those) == 1 else ''}"
+    )
+    if rest or not complete:
+        return "; ".join([text, *rest]) + "."
     return f"{text}, and none is late: look at the network between the nodes, and at the GPUs."
+
+
+def _by_what(
+    found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], chosen: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, list[Mapping[str, Any]]]:
+    by: dict[str, list[Mapping[str, Any]]] = {}
+    for rank, newest in found:
+        if chosen(newest):
+            by.setdefault(str(newest["what"]), []).append(rank)
+    return by
+
+
+def _by_number(
+    found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], chosen: Callable[[int], bool]
+) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Return the ranks at each number, the lowest first, with the number and the collective."""
+    by: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for rank, newest in found:
+        if chosen(newest["number"]):
+            by.setdefault((newest["number"], str(newest["what"])), []).append(rank)
+    return [(f"{number} ({what})", by[number, what]) for number, what in sorted(by)]
+
+
+def _is_disagreement(what: Sequence[str]) -> bool:
+    """Return whether ranks cannot be in the same collective: another function, or sizes that have to be the same."""
+    calls = {each.partition(" of ")[0] for each in what}
+    return len(calls) > 1 or (len(what) > 1 and calls <= SAME_SIZES)
+
+
+def _have(ranks: Sequence[Mapping[str, Any]]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _silent(ranks: Sequence[Mapping[str, Any]], silence: Mapping[int, float]) -> str:

@@ -218,3 +218,45 @@ def test_a_run_that_hangs_says_which_rank_is_where(monkeypatch: pytest.MonkeyPat
         assert run.stop()["stalled"] == ""
     with pytest.raises(control.NoConductor):
         run.stacks()
+
+
+#: What torch and CUDA print, with the stacks that follow it.
+ASSERTION = """
+import sys
+print("IndexKernel.cu:111: operator(): thread: [0,0,0] Assertion `index out of bounds` failed.", file=sys.stderr)
+for _ in range(200):
+    print("frame #0: c10::Error::Error()", file=sys.stderr)
+raise RuntimeError("CUDA error: device-side assert triggered\\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
+"""
+WATCHDOG = """
+import os, sys
+print("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1, "
+      "Timeout(ms)=10000) ran for 10054 milliseconds before timing out.", file=sys.stderr)
+for _ in range(200):
+    print("frame #0: c10::Error::Error()", file=sys.stderr)
+sys.stderr.flush()
+os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (
+            ASSERTION,
+            "CUDA error: device-side assert triggered. Failed: index out of bounds. To see in which line: --env "
+            "CUDA_LAUNCH_BLOCKING=1.",
+        ),
+        (
+            WATCHDOG,
+            "Rank 0 on n1 was killed by SIGABRT. Collective 4 (allreduce) did not end within 10 s, says torch's "
+            "watchdog: another rank did not take part in it, or the network between them failed.",
+        ),
+    ],
+    ids=["assertion", "watchdog"],
+)
+def test_what_cuda_and_torchs_watchdog_said_is_the_error_that_is_shown(cell: str, said: str) -> None:
+    run = create(RunOptions(1), cell=cell)
+    state = end_of(run, nodes=1)
+    assert state["error"]["message"] == said
+    assert said in description.as_text(description.View(state, 0))

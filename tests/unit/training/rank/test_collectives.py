@@ -38,11 +38,30 @@ def test_the_newest_of_each_group_is_told() -> None:
             ]
         }
     )
-    assert found == [
-        {"group": "7", "number": 1, "what": "all_gather of 2, 2, 2 and more Float", "done": True},
-        {"group": "default_pg", "number": 2, "what": "barrier", "done": False},
+    group = {"group": "process group 7", "number": 1, "what": "all_gather of 2, 2, 2 and more Float"}
+    assert list(found.values()) == [
+        {**group, "key": "nccl 7 undefined", "done": False},  # NCCL forgets what takes too long, too
+        {"key": "nccl 0 default_pg", "group": "default_pg", "number": 2, "what": "barrier", "done": False},
     ]
-    assert newest({"entries": [entry(4)]})[0]["what"] == "all_reduce of 1024 x 8 Float"
+    [whole] = newest({"entries": [entry(4)]}).values()
+    assert whole["what"] == "all_reduce of 1024 x 8 Float"
+    [ended] = newest({"entries": [entry(4, "gloo:all_reduce", retired=True)]}).values()
+    assert ended["done"]
+
+
+def test_those_of_nccl_and_of_gloo_are_told_and_that_of_all_ranks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [entry(1, process_group=[str(number), f"mesh_{number}"]) for number in range(9)]
+    module = SimpleNamespace(
+        _dump_fr_trace_json=lambda *_: json.dumps({"entries": [entry(5, "gloo:barrier")]}),
+        _dump_nccl_trace_json=lambda *_: json.dumps({"entries": [entry(7), *many]}),
+    )
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
+    told = [(each["key"], each["number"]) for each in newest_collectives()]
+    assert told[0] == ("gloo 0 default_pg", 5)
+    assert len(told) == 4
+    module._dump_nccl_trace_json = lambda *_: json.dumps({"entries": [entry(7)]})
+    told = [(each["key"], each["number"]) for each in newest_collectives()]
+    assert told == [("gloo 0 default_pg", 5), ("nccl 0 default_pg", 7)]
 
 
 @pytest.mark.parametrize("dumped", ["{", json.dumps({"entries": [{"is_p2p": False}]}), RuntimeError("no recorder")])

@@ -47,10 +47,8 @@ def test_it_is_said_who_is_where(ranks: list[Any], silence: dict[int, float], te
 WHAT = "all_reduce of 1024 Float"
 
 
-def newest(
-    number: int, what: str = "all_reduce of 1024 Float", group: str = "default_pg", *, done: bool = False
-) -> Any:
-    return {"group": group, "number": number, "what": what, "done": done}
+def newest(number: int, what: str = WHAT, *, group: str = "default_pg", key: str = "", done: bool = False) -> Any:
+    return {"key": key or group, "group": group, "number": number, "what": what, "done": done}
 
 
 def at(number: int, *collectives: Any, waits: bool = True) -> Any:
@@ -64,8 +62,8 @@ def at(number: int, *collectives: Any, waits: bool = True) -> Any:
         (
             [at(0, newest(17)), at(1, newest(16, done=True), waits=False), at(2, newest(17))],
             {},
-            "In collective 17 of default_pg (all_reduce of 1024 Float) ranks 0 and 2 wait; rank 1 began 16 last "
-            "(all_reduce of 1024 Float).",
+            "In collective 17 of default_pg (all_reduce of 1024 Float) ranks 0 and 2 wait; rank 1 began 16 "
+            "(all_reduce of 1024 Float) last.",
         ),
         (
             [at(0, newest(17)), at(1, newest(17, "broadcast of 10 Float"))],
@@ -82,8 +80,8 @@ def at(number: int, *collectives: Any, waits: bool = True) -> Any:
         (
             [at(0, newest(1)), at(1, waits=False), rank(2, state="done")],
             {},
-            "In collective 1 of default_pg (all_reduce of 1024 Float) rank 0 waits; rank 1 began none; "
-            "rank 2 ended its code.",
+            "In collective 1 of default_pg (all_reduce of 1024 Float) rank 0 waits; rank 1 has begun "
+            "none; rank 2 ended its code.",
         ),
         (
             [at(0, newest(17)), rank(1)],
@@ -94,6 +92,39 @@ def at(number: int, *collectives: Any, waits: bool = True) -> Any:
             [at(0, newest(9, done=True), newest(4, group="mesh")), at(1, newest(9, done=True), waits=False)],
             {},
             "In collective 4 of mesh (all_reduce of 1024 Float) rank 0 waits.",
+        ),
+        (
+            [at(0, newest(17, done=True), waits=False), at(1, newest(16))],
+            {},
+            "In collective 16 of default_pg (all_reduce of 1024 Float) rank 1 waits; rank 0 has ended it.",
+        ),
+        (
+            [at(0, newest(17, "broadcast of 10 Float")), at(1, newest(17, "broadcast of 10 Float", done=True))],
+            {},
+            "In collective 17 of default_pg (broadcast of 10 Float) rank 0 waits; rank 1 has ended it.",
+        ),
+        (
+            [at(0, newest(17, "all_to_all of 10 Float")), at(1, newest(17, "all_to_all of 12 Float"))],
+            {},
+            "In collective 17 of default_pg (all_to_all of 10 Float) ranks 0 and 1 wait, and none is late: look at the "
+            "network between the nodes, and at the GPUs.",
+        ),
+        (
+            [at(0, newest(17)), at(1, newest(17, "all_reduce of 8 Float")), at(2, newest(9)), rank(3, state="done")],
+            {},
+            "The ranks of default_pg disagree at its collective 17: rank 0 in all_reduce of 1024 Float, rank 1 in "
+            "all_reduce of 8 Float; rank 2 began 9 (all_reduce of 1024 Float) last; rank 3 ended its code.",
+        ),
+        (
+            [at(0, newest(100, group="tp", key="3")), at(1, newest(96, group="tp", key="4", done=True))],
+            {},
+            "In collective 100 of tp (all_reduce of 1024 Float) rank 0 waits.",
+        ),
+        (
+            [at(0, newest(17)), at(1, newest(17)), {**rank(2, state="done"), "place": -1}],
+            {},
+            "In collective 17 of default_pg (all_reduce of 1024 Float) ranks 0 and 1 wait, and none is late: look at "
+            "the network between the nodes, and at the GPUs.",
         ),
         ([at(0, newest(9, done=True)), at(1, newest(9, done=True))], {}, ""),  # they wait in a library of another kind
     ],
