@@ -157,7 +157,7 @@ def make_application(journal: Path, prefix: str) -> Wsgi:
     journals = importlib.import_module("optuna.storages.journal")
     journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     storage = journals.JournalStorage(journals.JournalFileBackend(str(journal)))
-    script = Path(dashboard.__file__).with_name("public") / "bundle.js"
+    script = Path(str(dashboard.__file__)).with_name("public") / "bundle.js"
     return BelowPrefix(dashboard.wsgi(storage), prefix, script.read_bytes())
 
 

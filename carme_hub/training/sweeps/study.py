@@ -83,9 +83,10 @@ def open_study(
     """
     import optuna
 
-    directions = [direction] if isinstance(direction, str) else list(direction)
-    if unknown := [each for each in directions if each not in ("minimize", "maximize")]:
+    names = [direction] if isinstance(direction, str) else list(direction)
+    if unknown := [each for each in names if each not in ("minimize", "maximize")]:
         raise ValueError(f"The direction {unknown[0]!r} is neither 'minimize' nor 'maximize'.")
+    directions = [optuna.study.StudyDirection[each.upper()] for each in names]
     study = optuna.create_study(
         study_name=name,
         storage=_storage(storage),
@@ -94,7 +95,7 @@ def open_study(
         pruner=pruner or optuna.pruners.SuccessiveHalvingPruner(),
         load_if_exists=True,
     )
-    if (found := [each.name.lower() for each in study.directions]) != directions:
+    if (found := [each.name.lower() for each in study.directions]) != names:
         raise ValueError(
             f"The study {name!r} exists, and its direction is {found[0] if len(found) == 1 else found!r}. Open it so, "
             "or take another name."
@@ -197,7 +198,8 @@ class _EndOfTrial:
         """Report the progress of the whole study."""
         finished = _finished(study)
         best = _best(study)
-        here.step(finished, total=max(self._trials, finished), **({} if best is None else {"best": best}))
+        scalars: dict[str, Any] = {} if best is None else {"best": best}
+        here.step(finished, max(self._trials, finished), **scalars)
 
 
 def _is_exhaustive(study: Study) -> bool:
