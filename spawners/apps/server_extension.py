@@ -113,13 +113,16 @@ class App:
         return FOLDER / f"carme-app-{self.name}.svg"
 
     @property
-    def is_available(self) -> bool:
-        """Whether the image has what it needs: ``python:MODULE``, ``program:NAME``, or nothing."""
-        kind, _, name = self.needs.partition(":")
-        try:
-            return not name or bool(importlib.util.find_spec(name) if kind == "python" else shutil.which(name))
-        except Exception:  # noqa: BLE001  a part before the last dot is imported, and may fail in any way
-            return False
+    def missing(self) -> str:
+        """What the image does not have of ``python:MODULE`` and ``program:NAME`` that it needs; "" = it has all."""
+        for kind, _, name in (each.partition(":") for each in self.needs.split()):
+            try:
+                if importlib.util.find_spec(name) if kind == "python" else shutil.which(name):
+                    continue
+            except Exception:  # noqa: BLE001, S110  a part before the last dot is imported, and may fail in any way
+                pass
+            return name
+        return ""
 
     def closes(self, path: str) -> bool:
         """Return whether a path of the server is one of the app's closed paths, in any spelling."""
@@ -170,8 +173,7 @@ class App:
                 await asyncio.sleep(PAUSE)
 
     async def _begin(self) -> None:
-        if not self.is_available:
-            missing = self.needs.partition(":")[2]
+        if missing := self.missing:
             advice = f"Start a server with another image, or ask your administrator to add {missing} to this one."
             raise NoApp(502, f"{self.title} needs {missing}, which the image of this session does not have. {advice}")
         Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240  one name of a folder in memory
@@ -327,7 +329,7 @@ class ListHandler(JupyterHandler):
     @web.authenticated
     async def get(self) -> None:
         """Send the apps that are available."""
-        self.write({"server_processes": [self._entry(app) for app in self.apps if app.is_available]})
+        self.write({"server_processes": [self._entry(app) for app in self.apps if not app.missing]})
 
     def _entry(self, app: App) -> dict[str, Any]:
         entry = {"enabled": True, "title": app.title, "path_info": app.name + "/", "category": app.category}
@@ -392,4 +394,4 @@ def _load_jupyter_server_extension(server: Any) -> None:
         path = re.escape(app.prefix)
         handlers += [(path, AddSlashHandler), (path + "(/.*)", AppHandler, {"app": app})]
     server.web_app.add_handlers(".*", handlers)
-    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.is_available) or "none")
+    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if not app.missing) or "none")

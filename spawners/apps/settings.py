@@ -25,8 +25,6 @@ from carme_hub.paths import share_folder
 
 #: The program that serves TensorBoard; one of the packed files.
 TENSORBOARD = "{folder}/carme-tensorboard.py"
-#: The program that serves Optuna's dashboard, likewise.
-OPTUNA = "{folder}/carme-optuna.py"
 #: Where MLflow keeps runs in a user's home folder, and the variable by which its clients know it.
 TRACKING_URI, MLFLOW = "MLFLOW_TRACKING_URI", "sqlite:///{home}/.carme/mlflow/mlflow.db"
 #: The built-in apps, in the format of ``CarmeApps.apps``.
@@ -57,9 +55,17 @@ BUILT_IN: dict[str, dict[str, Any]] = {
     },
     "optuna": {
         "title": "Optuna",
-        "needs": "python:optuna_dashboard",
+        "needs": "python:optuna_dashboard python:carme_hub.training.sweeps.dashboard",
         "command": [
-            *("{python}", OPTUNA, "--socket", "{unix_socket}", "--prefix", "{prefix}"),
+            *(
+                "{python}",
+                "-m",
+                "carme_hub.training.sweeps.dashboard",
+                "--socket",
+                "{unix_socket}",
+                "--prefix",
+                "{prefix}",
+            ),
             *("--journal", "{home}/.carme/optuna/journal.log"),
         ],
         "quiet": ["/api/"],  # an open page asks for news by itself
@@ -212,8 +218,6 @@ def _files(entries: str) -> Mapping[str, str]:
             files["carme_tensorboard_files.py"] = _text(tensorboard / "files.py")
             for kind in ("js", "html"):
                 files[f"carme-tensorboard.{kind}"] = _text(share / f"tensorboard.{kind}")
-        if OPTUNA in app["command"]:
-            files["carme-optuna.py"] = _text(Path(paths.__file__).parent / "training/sweeps/dashboard.py")
     files["apps.json"] = json.dumps(listed)
     packed = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
     return {CONFIG: _text(share / CONFIG), PACKED: packed, BASHRC: _text(share / BASHRC)}
@@ -238,8 +242,8 @@ def fault(name: str, app: Mapping[str, Any]) -> str:
             "neither command nor environment has {unix_socket}; an app must listen there, since everybody on the node "
             "reaches a port. docs/howto/apps.md says what to do with one that knows only ports"
         )
-    if not re.fullmatch(r"(|python:[A-Za-z_][\w.]*|program:[\w.+-]+)", app.get("needs", "")):
-        return "needs is python:MODULE or program:NAME"
+    if not all(re.fullmatch(r"python:[A-Za-z_][\w.]*|program:[\w.+-]+", each) for each in app.get("needs", "").split()):
+        return "needs is python:MODULE or program:NAME, or several of them with spaces between"
     hub = [cookie for cookie in app.get("cookies", ()) if re.match(r"jupyterhub|_xsrf$|username-", str(cookie))]
     if hub:
         return f"{hub[0]} is the hub's own cookie, which no app may see"

@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 def main() -> None:
     """Connect, and run what the terminal asks for."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end)
     for each in (signal.SIGINT, signal.SIGUSR1):  # Slurm sends them to all processes of a step
         signal.signal(each, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # it ends with the rank's heartbeat, however that ends
@@ -54,6 +54,12 @@ def main() -> None:
             status = _run(link, asked, typed)
             link.send(END, str(status).encode())
             link.finish()
+
+
+def _end(*_: object) -> None:
+    """End, once: a second signal is not to interrupt the end of the shell."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _read_start(link: Link) -> tuple[dict[str, Any], list[tuple[bytes, bytes]]]:
@@ -235,7 +241,7 @@ def _processes_of_session(session: int) -> list[int]:
 def _own_session() -> None:
     """Begin a session, with the signals that this program ignores."""
     os.setsid()
-    for each in (signal.SIGINT, signal.SIGUSR1):
+    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(each, signal.SIG_DFL)
 
 

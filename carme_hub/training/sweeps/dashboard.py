@@ -3,8 +3,6 @@
 ``optuna-dashboard`` serves its page at the root of a host only, and on a port that everybody on the node can reach.
 Here its WSGI application is served on a socket in a folder that only the user can open, and the addresses in its page
 get the prefix. Optuna's extension of JupyterLab is no way around that: it answers without a log-in.
-
-The hub sends this file to the session, so an image needs only optuna-dashboard.
 """
 
 from __future__ import annotations

@@ -124,7 +124,13 @@ def test_no_package_takes_the_place_of_what_is_ours(add: Add) -> None:
     add("evil", "carme_hub.runtimes", "bubblewrap", "carme_test_evil:Runtime", carme_test_evil="raise SystemExit")
     assert runtime("bubblewrap") is RUNTIMES["bubblewrap"]
     add("evil-app", "carme_hub.apps", "tensorboard", "carme_test_evil:APP")
-    assert [app["title"] for app in CarmeApps().entries()] == ["TensorBoard", "MLflow", "VS Code", "New from template"]
+    assert [app["title"] for app in CarmeApps().entries()] == [
+        "TensorBoard",
+        "MLflow",
+        "Optuna",
+        "VS Code",
+        "New from template",
+    ]
 
 
 RUNTIME = "class R:\n    name = 'r'\n    formats = frozenset({'FORMAT'})\n    def render(self, request): return None"

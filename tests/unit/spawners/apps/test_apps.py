@@ -40,13 +40,12 @@ def test_a_session_gets_our_apps_with_their_icons() -> None:
         assert files[f"carme-app-{app['name']}.svg"].startswith("<svg")
         assert fault(app["name"], {key: value for key, value in app.items() if key != "name"}) == ""
     assert {"carme_apps.py", "carme-tensorboard.py", "carme-tensorboard.js", "carme-tensorboard.html"} < set(files)
-    assert "optuna_dashboard" in files["carme-optuna.py"]
 
 
 def test_an_administrator_takes_away_and_adds() -> None:
     files = packed(apps(offered=["vscode"], apps={"dashboard": DASHBOARD}))
     assert [app["name"] for app in json.loads(files["apps.json"])] == ["vscode", "dashboard"]
-    assert {"carme-tensorboard.py", "carme-optuna.py"}.isdisjoint(files)
+    assert "carme-tensorboard.py" not in files
     own = packed(apps(apps={"tensorboard": DASHBOARD}))  # theirs wins
     assert json.loads(own["apps.json"])[0]["title"] == "Dashboard"
 
