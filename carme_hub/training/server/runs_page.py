@@ -46,10 +46,10 @@ TIMELINE = """<!doctype html>
 </body>
 </html>
 """
-#: It draws by WebGL, has styles of its own, and gets the events as a blob.
+#: It draws by WebGL, has styles of its own and a part in WebAssembly, and gets the events as a blob.
 TIMELINE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self' blob:; "
-    "font-src 'self'; img-src 'self' data:; base-uri 'none'"
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "connect-src 'self' blob:; font-src 'self'; img-src 'self' data:; base-uri 'none'"
 )
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 ACTIONS = ("mark", "repeat", "delete", "restore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,6 @@ import json, os, shutil
 from pathlib import Path
 from carme_hub.training import templates
 shutil.rmtree({FOLDER!r}, True)
-(Path.home() / ".carme/optuna/journal.log").unlink(missing_ok=True)
 os.makedirs({FOLDER!r})
 os.chdir({FOLDER!r})
 for name in ("checkpoint-resume", "sweep"):
@@ -48,9 +48,11 @@ if here.rank == 0 and len(history) == words["EPOCHS"]:
     Path("history.json").write_text(json.dumps(history))
 """
 STUDY = """
+import optuna
 from carme_hub.training import sweeps
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 print(json.dumps([
-    {"state": trial.state.name, "value": trial.value, "run": trial.user_attrs.get("carme.run", "")}
+    {"state": trial.state.name, "value": trial.value, "run": trial.user_attrs.get("carme.run", {}).get("run", "")}
     for trial in sweeps.open_study(STUDY).get_trials()
 ]))
 """
@@ -153,16 +155,17 @@ def test_the_tasks_of_an_array_share_a_sweep(lab: Lab, way: str) -> None:
     else:
         status, script = lab.command("carme-hub", "train", "-n", "2", "--gpus-per-task", "0", "--dry-run", "sweep.py")
         assert status == 0, script
-    study = f"array-{way}"
+    study = f"array-{way}-{uuid.uuid4().hex[:8]}"  # all sandboxes of a machine share the homes of their users
     options.append(f"--export=ALL,STUDY={study}," + ",".join(f"{k}={v}" for k, v in outside(lab).items()))
     job = submit(lab, script, *options)
     tasks = lambda: cluster.run("squeue", "-h", "-r", "-j", str(job), "-t", "all", "-o", "%T").stdout.split()  # noqa: E731
     wait_for(lambda: set(tasks()) <= {"COMPLETED", "FAILED", "TIMEOUT"}, 150, "the array's end")
     assert tasks() == ["COMPLETED"] * 3, logs(lab)
     found = json.loads(lab.check(STUDY.replace("STUDY", repr(study))))
-    assert {trial["state"] for trial in found} <= {"COMPLETE", "PRUNED"}
+    done = [trial for trial in found if trial["state"] in ("COMPLETE", "PRUNED")]
     ranks = 3 if way == "plain" else 6
-    assert 16 <= len(found) < 16 + ranks, found  # ranks that ended trials at once
+    # Plain Python does not know what others work on.
+    assert len(done) == 16 or (way == "plain" and 16 <= len(done) < 16 + ranks), found
     assert min(trial["value"] for trial in found if trial["value"] is not None) < 0.6
     # A run knows its trials; plain Python has none.
     assert len({trial["run"] for trial in found}) <= ranks // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -96,14 +97,17 @@ os.makedirs("templates-test", exist_ok=True)
 os.chdir("templates-test")
 """
 CLEAR = """
-for file in [*Path().glob("*.pt"), Path.home() / ".carme/optuna/journal.log"]:
-    file.unlink(missing_ok=True)
+for file in Path().glob("*.pt"):
+    file.unlink()
 """
+#: Of the studies of these tests: all sandboxes of a machine share the homes of their users, and so the journal.
+MARK = uuid.uuid4().hex[:8]
 #: How many trials of the template's study there are in each state.
 STUDY = """
 import collections, optuna
 from carme_hub.training import sweeps
-states = [trial.state.name for trial in sweeps.open_study("digits").get_trials()]
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+states = [trial.state.name for trial in sweeps.open_study(STUDY).get_trials()]
 print(json.dumps(collections.Counter(states)))
 """
 
@@ -181,7 +185,8 @@ def test_each_template_has_a_stated_loss() -> None:
 @pytest.mark.parametrize("name", BELOW)
 def test_the_script_trains_alone(lab: Lab, name: str) -> None:
     script = copied(lab, name)
-    status, printed = lab.command("env", "OMP_NUM_THREADS=1", "python", script, timeout=SLOW)
+    alone = ("env", "OMP_NUM_THREADS=1", f"STUDY=alone-{MARK}", "python", script)
+    status, printed = lab.command(*alone, timeout=SLOW)
     assert status == 0, printed
     assert last(printed) < BELOW[name]
 
@@ -192,7 +197,7 @@ def test_the_notebook_trains_on_four_ranks(lab: Lab, name: str) -> None:
     codes = ["".join(cell["source"]) for cell in notebook(template)["cells"] if cell["cell_type"] == "code"]
     lab.check(CLEAR)
     for code in codes:
-        lab.check(code.replace("RANKS = 1", "RANKS = 4"), SLOW)
+        lab.check(code.replace("RANKS = 1", "RANKS = 4").replace('"digits"', f'"notebook-{MARK}"'), SLOW)
     history = json.loads(lab.check("print(json.dumps(history))"))
     assert history[-1] < BELOW[name] < 2 < history[0] or name in ("fsdp", "sweep", "lr-warmup"), history
     assert history[-1] < BELOW[name]
@@ -234,19 +239,18 @@ def test_a_stopped_training_continues_with_fewer_ranks_and_uses_each_sample_once
 
 def test_a_sweep_goes_on_where_it_ended_with_any_number_of_ranks(lab: Lab) -> None:
     script = copied(lab, "sweep")
-    lab.check(CLEAR)
-    counts = []
+    counts, study = [], f"script-{MARK}"
     for ranks, trials in ((4, 16), (2, 16), (2, 20)):
         more = lab.check(
             f"text = Path({script!r}).read_text().replace('TRIALS = 16', 'TRIALS = {trials}')\n"
             "print(Path('more.py').write_text(text))"
         )
         assert more.strip().isdigit()
-        status, printed = lab.command("carme-hub", "train", "-n", str(ranks), "more.py", timeout=SLOW)
+        words = ("carme-hub", "train", "-n", str(ranks), "--env", f"STUDY={study}", "more.py")
+        status, printed = lab.command(*words, timeout=SLOW)
         assert status == 0, printed
         assert last(printed) < BELOW["sweep"]
-        counts.append(json.loads(lab.check(STUDY)))
+        counts.append(json.loads(lab.check(STUDY.replace("STUDY", repr(study)))))
     assert counts[0] == counts[1]  # it had enough
     for found, least in ((counts[0], 16), (counts[2], 20)):
-        assert least <= found["COMPLETE"] + found["PRUNED"] < least + 4, found  # ranks that ended trials at once
-        assert set(found) == {"COMPLETE", "PRUNED"}
+        assert found["COMPLETE"] + found.get("PRUNED", 0) == least, found

@@ -17,7 +17,7 @@ def objective(trial: optuna.Trial) -> float:
 
 
 study = optuna.create_study(
-    study_name="journal_storage_multiprocess",
+    study_name=sys.argv[2],
     storage=JournalStorage(JournalFileBackend(file_path=sys.argv[1])),
     load_if_exists=True,
 )
