@@ -24,6 +24,8 @@ from .collectives import newest_collectives
 
 #: Seconds without progress after which a rank tells where it is; and without a heartbeat, until the watchdog writes.
 TELL_SECONDS, WATCHDOG_SECONDS = 20.0, 30.0
+#: Seconds without a step or a new collective after which a rank that works may wait for NCCL.
+PENDING_SECONDS = 5.0
 #: The share of a processor below which the main thread waits.
 WAITING_SHARE = 0.05
 #: Functions in which a rank waits for the others, by the end of their file's path.
@@ -51,7 +53,8 @@ class Whereabouts:
         self._watchdog_seconds = max(WATCHDOG_SECONDS, 3 * interval)
         self._file, self._clock = stack_file(folder, number), clock
         self._progress: object = None
-        self._since, self._last = clock(), clock()
+        self._since, self._last, self._changed = clock(), clock(), clock()
+        self._pending: list[tuple[str, int]] = []  # collectives that had not ended at the last look
         self._cpu = _main_thread_seconds()
         self._written = 0.0
         self._collectives: list[dict[str, Any]] = []
@@ -68,12 +71,15 @@ class Whereabouts:
             ``collectives``: the newest of each process group.
         """
         now, cpu = self._clock(), _main_thread_seconds()
-        progress = (step, _collectives_done())
+        progress, waits = (step, _collectives_done()), False
         works = cpu - self._cpu > WAITING_SHARE * (now - self._last)
+        if progress != self._progress:
+            self._progress, self._since, self._changed = progress, now, now
+            self._pending = []
         # NCCL waits with a busy processor, so a rank that is in a collective goes on only where the count does.
-        moves = works and not describe(_main_frame())["waits"]
-        if progress != self._progress or moves:
-            self._progress, self._since = progress, now
+        elif works and not describe(_main_frame())["waits"]:
+            waits = self._waits_for_nccl(now)
+            self._since = self._since if waits else now
         self._last, self._cpu = now, cpu
         self._arm()
         if now - self._since < TELL_SECONDS:
@@ -83,7 +89,19 @@ class Whereabouts:
             self.write()
             self._collectives = newest_collectives()
         stands = {"seconds": round(now - self._since), "collectives": self._collectives}
-        return describe(_main_frame()) | stands
+        found = describe(_main_frame()) | stands
+        return found | {"waits": found["waits"] or waits}
+
+    def _waits_for_nccl(self, now: float) -> bool:
+        """Return whether a collective that was begun does not end.
+
+        Code that wants its result waits with a busy processor, and may be anywhere, such as in ``loss.item()``.
+        """
+        if now - self._changed < PENDING_SECONDS:
+            return False
+        before = self._pending
+        self._pending = [(each["key"], each["number"]) for each in newest_collectives() if not each["done"]]
+        return bool(self._pending) and self._pending == before
 
     def write(self) -> None:
         """Write the stacks of all threads to the run's folder."""

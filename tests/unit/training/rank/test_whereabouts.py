@@ -85,6 +85,29 @@ def test_a_rank_that_does_not_go_on_tells_where_it_is_and_writes_its_stacks(
         assert there.look(step + 1) is None
 
 
+def test_a_rank_that_waits_for_nccl_with_a_busy_processor_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ``loss.item()``: the main thread is in no collective, and works."""
+    main = MainThreadThatIsForged(monkeypatch)
+    newest = {"key": "nccl 0 default_pg", "number": 17, "done": False}
+    monkeypatch.setattr(whereabouts, "newest_collectives", lambda: [dict(newest)])
+    there = Whereabouts(tmp_path, 0, 1.0, lambda: main.now)
+    found = []
+    for second in range(60):
+        main.now, main.cpu = main.now + 1, main.cpu + 1
+        if second == 10:
+            newest["number"] = 18  # it has gone on once more
+        found.append(there.look(5))
+    told = [each for each in found if each]
+    assert 25 <= len(told) <= 35
+    assert told[-1]["waits"]
+    assert told[-1]["collectives"][0]["number"] == 18
+    newest["done"] = True  # and so it goes on
+    main.now, main.cpu = main.now + 1, main.cpu + 1
+    assert there.look(5) is None
+
+
 def test_code_that_keeps_pythons_lock_is_seen_by_the_watchdog(tmp_path: Path) -> None:
     """A real process whose heartbeat cannot run: its main thread never lets another one in."""
     code = (
