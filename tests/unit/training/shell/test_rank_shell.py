@@ -311,7 +311,8 @@ def test_much_goes_in_and_more_comes_out(running: Run) -> None:
 def test_a_reader_that_wants_no_more_is_no_end_of_the_rank(running: Run) -> None:
     words = " ".join([*COMMAND, "shown", "--", "seq", "1", "200000"])
     done = subprocess.run(["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=60, check=True)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert done.stdout == "1\n"
+    assert done.stderr in ("", "Waiting for rank 0 …\n")  # on a busy machine it takes a while
 
 
 def test_a_program_that_leaves_others_in_its_terminal_ends_all_the_same(running: Run) -> None:
