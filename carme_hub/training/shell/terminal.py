@@ -152,6 +152,7 @@ def _raw_terminal() -> Iterator[int]:
     before = termios.tcgetattr(sys.stdin)
     handlers = {signal.SIGWINCH: resized, signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM)}
     kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    resized()  # it may have another size since that was sent
     try:
         tty.setraw(sys.stdin, termios.TCSADRAIN)  # what was typed before is for the shell
         yield reader

@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ MAX_FAILURES = 10
 #: Seconds without a change after which a run that has no conductor counts as ended. Where a file system has no locks
 #: between nodes, a run on another node looks as if it had none.
 LOST_SECONDS = 120.0
+#: Seconds for a rank to say whose a trial is that it has begun.
+BEGIN_SECONDS = 10.0
 #: Attributes of a trial: its ``run`` (folder), ``uid``, ``rank`` and ``restart``; and the number of tries.
 RUN, TRIES = "carme.run", "carme.tries"
 
@@ -214,8 +217,8 @@ def _run_trial(trial: Trial, objective: Objective, trials: int) -> float | Seque
     if folder := os.environ.get("CARME_RUN_FOLDER"):
         # In one write: whoever sees the run has to see its restart too.
         trial.set_user_attr(RUN, {"run": folder, "uid": os.getuid(), "rank": here.rank, "restart": _restart()})
-        before = [each for each in _in_work(trial.study) if each.number < trial.number]
-        if _finished(trial.study) + len(before) >= trials:
+        work = [*_in_work(trial.study), *_begun_just_now(trial.study)]
+        if _finished(trial.study) + sum(each.number < trial.number for each in work) >= trials:
             frozen = _frozen(trial)
             if frozen.params or frozen.system_attrs.get("fixed_params"):
                 _begin_again(trial.study, frozen, tried=False)
@@ -269,6 +272,18 @@ def _waiting(study: Study) -> list[FrozenTrial]:
 def _in_work(study: Study) -> list[FrozenTrial]:
     """Return the trials of runs that have not ended. Nobody can say it of others, so those do not count."""
     return [trial for trial in _running(study) if RUN in trial.user_attrs and not _is_interrupted(trial)]
+
+
+def _begun_just_now(study: Study) -> list[FrozenTrial]:
+    """Return the trials that have no run yet, since another rank has begun them a moment ago."""
+    now = datetime.now()  # noqa: DTZ005  as Optuna's
+    return [
+        trial
+        for trial in _running(study)
+        if RUN not in trial.user_attrs
+        and trial.datetime_start is not None
+        and (now - trial.datetime_start).total_seconds() < BEGIN_SECONDS
+    ]
 
 
 def _is_interrupted(trial: FrozenTrial) -> bool:

@@ -82,7 +82,10 @@ def read_until(master: int, pattern: str, within: float = 30) -> str:
     while not re.search(pattern, text):
         assert time.monotonic() < end, text
         if select.select([master], [], [], 0.2)[0]:
-            text += os.read(master, 4096).decode(errors="replace")
+            try:
+                text += os.read(master, 4096).decode(errors="replace")
+            except OSError:
+                raise AssertionError(text) from None  # its last process has ended
     return text
 
 

@@ -263,6 +263,9 @@ def test_a_trial_too_many_does_not_run_and_loses_no_parameters(monkeypatch: pyte
     with pytest.raises(studies.EnoughTrials):
         studies._run_trial(study.ask(), square, 1)
     assert states(study)[2:] == ["WAITING"]
+    study.ask()  # of another rank, which has not said yet whose it is; it has no room either
+    with pytest.raises(studies.EnoughTrials):
+        studies._run_trial(study.ask(), square, 3)
     assert study.get_trials()[2].system_attrs["fixed_params"] == {"x": 4.5}
 
 
