@@ -7,7 +7,7 @@ import uuid
 from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub
 from rig.training import Lab
-from windows import PHONE, log_in, screenshot
+from windows import PHONE, log_in, open_app, screenshot
 
 NAME = f"experiment-{uuid.uuid4().hex[:8]}"
 LOGGED = f"""%%distributed -n 1 --gpus-per-task 0 --time 10m --name {NAME} --detach
@@ -32,12 +32,7 @@ def test_what_mlflow_logs_in_a_rank_is_on_its_page_and_what_the_rank_used_among_
     lab.check_in_thread(LOGGED, 150)
     page = window.new_page()
     log_in(page, hub, "tina", "home")
-    page.goto(f"{hub.demo.url}/user/tina/lab?reset")
-    card = page.locator('.jp-LauncherCard[title^="MLflow"]').first
-    card.wait_for(timeout=120_000)
-    with window.expect_page() as opened:
-        card.click()
-    board = opened.value
+    board = open_app(page, hub, "tina", "MLflow")
     refused: list[str] = []
 
     def note(answer: Response) -> None:

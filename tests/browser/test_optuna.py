@@ -8,7 +8,7 @@ import uuid
 from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub
 from rig.training import Lab
-from windows import PHONE, log_in, screenshot
+from windows import PHONE, log_in, open_app, screenshot
 
 NAME = f"study-{uuid.uuid4().hex[:8]}"
 SWEEP = f"""%%distributed -n 2 --gpus-per-task 0 --time 10m --name {NAME} --detach
@@ -35,12 +35,7 @@ def test_a_sweep_is_on_optunas_page_while_it_grows(hub: Hub, window: BrowserCont
     lab.check_in_thread(SWEEP, 150)
     page = window.new_page()
     log_in(page, hub, "tina", "home")
-    page.goto(f"{hub.demo.url}/user/tina/lab?reset")
-    card = page.locator('.jp-LauncherCard[title^="Optuna"]').first
-    card.wait_for(timeout=120_000)
-    with window.expect_page() as opened:
-        card.click()
-    board = opened.value
+    board = open_app(page, hub, "tina", "Optuna")
     wrong: list[str] = []
 
     def note(answer: Response) -> None:

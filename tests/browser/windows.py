@@ -25,6 +25,16 @@ def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
         page.wait_for_url(f"**/hub/{then}")
 
 
+def open_app(page: Page, hub: Hub, user: str, title: str) -> Page:
+    """Open an app from JupyterLab's launcher, and return its window."""
+    page.goto(f"{hub.demo.url}/user/{user}/lab?reset")
+    card = page.locator(f'.jp-LauncherCard[title^="{title}"]').first
+    card.wait_for(timeout=120_000)
+    with page.context.expect_page() as opened:
+        card.click()
+    return opened.value
+
+
 def ready(page: Page) -> None:
     """Wait until the hub's own script has bound its buttons; an earlier click is lost."""
     page.wait_for_function("window._jupyterhub_page_loaded")

@@ -11,10 +11,10 @@ import json
 import sys
 from typing import Any
 
+from carme_hub.training.run.messages import EVERYBODY
+
 #: The most process groups that are told; the group of all ranks is among them.
 MAX_GROUPS = 4
-#: torch's name of the group that has all ranks.
-EVERYBODY = "default_pg"
 
 
 def newest_collectives() -> list[dict[str, Any]]:

@@ -28,6 +28,9 @@ USAGE = "usage"
 #: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
 INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
 
+#: torch's name of the process group that has all ranks, in what they say of their collectives.
+EVERYBODY = "default_pg"
+
 #: The most bytes of an answer; messages of a conductor are small.
 MAX_ANSWER = 1 << 20
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)")

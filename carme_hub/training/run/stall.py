@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .description import join_words, rank_label
+from .messages import EVERYBODY
 
 #: Seconds without progress of any rank after which a run is said to hang.
 STALL_SECONDS = 60.0
-#: The process group that has all ranks, by torch's name; and the place of an elastic rank that was given back.
-EVERYBODY, GONE = "default_pg", -1
+#: The place of an elastic rank that was given back.
+GONE = -1
 #: Collectives whose tensors have the same size in all ranks; those of others may differ.
 SAME_SIZES = {"all_reduce", "broadcast", "reduce"}
 

@@ -193,46 +193,47 @@ def frames(link: Link, count: int = 1) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def test_both_sides_prove_that_they_know_the_key() -> None:
+def linked() -> tuple[Link, Link]:
+    """Return the terminal's side and the rank's side of a connection."""
     one, other = pair()
     found: list[Link] = []
     thread = threading.Thread(target=lambda: found.append(Link(other, b"key", RANK)))
     thread.start()
     terminal = Link(one, b"key", TERMINAL)
     thread.join(10)
+    return terminal, found[0]
+
+
+def test_both_sides_prove_that_they_know_the_key() -> None:
+    terminal, rank = linked()
     terminal.send(DATA, b"x" * 1000)
     terminal.send(DATA)
-    assert frames(found[0], 2) == [(DATA, b"x" * 1000), (DATA, b"")]
-    found[0].send(END, b"0")
+    assert frames(rank, 2) == [(DATA, b"x" * 1000), (DATA, b"")]
+    rank.send(END, b"0")
     assert frames(terminal) == [(END, b"0")]
-    found[0].close()
+    rank.close()
     with pytest.raises(LinkEnded, match="closed the connection"):
         frames(terminal)
     terminal.close()
 
 
 def test_what_cannot_be_sent_yet_is_kept_and_holds_up_nothing() -> None:
-    one, other = pair()
-    found: list[Link] = []
-    thread = threading.Thread(target=lambda: found.append(Link(other, b"key", RANK)))
-    thread.start()
-    terminal = Link(one, b"key", TERMINAL)
-    thread.join(10)
+    terminal, rank = linked()
     for _ in range(200):  # more than the kernel keeps; nobody reads
         terminal.send(DATA, bytes(65536))
-        found[0].send(DATA, bytes(65536))
+        rank.send(DATA, bytes(65536))
     assert terminal.kept > 0
-    assert found[0].kept > 0
+    assert rank.kept > 0
     received = [0, 0]
     until = time.monotonic() + 30
     while min(received) < 200:
         assert time.monotonic() < until
-        for at, each in enumerate((terminal, found[0])):
+        for at, each in enumerate((terminal, rank)):
             each.flush()
             received[at] += len(each.receive())
     assert received == [200, 200]
     terminal.close()
-    found[0].close()
+    rank.close()
 
 
 @pytest.mark.parametrize(("key", "side"), [(b"other", RANK), (b"key", TERMINAL)])
