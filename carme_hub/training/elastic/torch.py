@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from .rendezvous import WorkerClient
 
 #: Seconds between two questions for changes, and for a worker's process to end before it is restarted.
 POLL_INTERVAL, SHUTDOWN_TIMEOUT = 0.5, 10
+#: Signals that end an agent and its worker, as torch has them.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: Restarts after an error. The conductor sees an error of the code and ends the run, so this is only the last limit.
 MAX_RESTARTS = 1000
 
@@ -67,11 +70,33 @@ def run(worker: WorkerClient, number: int, folder: Path, argv: Sequence[str]) ->
         monitor_interval=0.1,
     )
 
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        stop_if_received()
+
+    def stop_if_received() -> None:
+        # torch catches the exception of a signal that comes while it closes a worker, and would start another one.
+        if received:
+            raise SignalException(f"signal {received[0]}", sigval=signal.Signals(received[0]))
+
     class Agent(LocalElasticAgent):  # type: ignore[misc]  # torch is not where this is checked
         """Reports a process that ended, and does not wait for other agents, which would wait in vain for a lost one."""
 
+        def _rendezvous(self, group: Any) -> None:
+            stop_if_received()
+            super()._rendezvous(group)
+
+        def _start_workers(self, group: Any) -> Any:
+            started = super()._start_workers(group)
+            for number in STOPPING:  # torch has just set its own handler
+                signal.signal(number, stop)
+            return started
+
         def _monitor_workers(self, group: Any) -> Any:
             found = super()._monitor_workers(group)
+            stop_if_received()  # before a death is reported that the signal has caused
             if found.is_failed() and found.failures:
                 worker.report_death(number, next(iter(found.failures.values())).exitcode)
             return found
@@ -79,8 +104,9 @@ def run(worker: WorkerClient, number: int, folder: Path, argv: Sequence[str]) ->
         def _exit_barrier(self) -> None:
             pass  # the conductor tells all agents when a worker has finished
 
-    for name in ("agent.server.api", "multiprocessing.api"):  # they warn of signals that the run itself sends
-        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.ERROR)
+    # They tell of signals that the run itself sends, and of exits that the conductor reports.
+    for name in ("agent.server.api", "multiprocessing.api", "multiprocessing.tail_log"):
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     agent = Agent(spec, DefaultLogsSpecs(log_dir=os.devnull), shutdown_timeout=SHUTDOWN_TIMEOUT)
     try:
         result = agent.run()  # None where the worker was released

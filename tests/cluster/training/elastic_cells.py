@@ -159,3 +159,39 @@ if here.rank == 0:
     said = {"gradient": gradient, "history": history, "size": here.size}
     pathlib.Path(os.environ.get("CARME_RUN_FOLDER", "."), "said.json").write_text(json.dumps(said))
 """
+
+#: Run torch's agent, and forge a stop that reaches it while torch closes its worker, which the stop reached before.
+STOPPED_WHILE_A_WORKER_IS_CLOSED = r"""
+import os, signal, sys, tempfile, time
+from pathlib import Path
+from torch.distributed.elastic.multiprocessing import tail_log
+from carme_hub.training.elastic import torch
+from carme_hub.training.elastic.membership import Assignment
+
+class RendezvousOfOneWorker:
+    name, starts = "w0-0-0", 0
+    def wait(self):
+        self.starts += 1
+        if self.starts > 1:
+            sys.exit("it was started again, though it was stopped")
+        self.assignment = Assignment(1, 0, 1)
+        return self.assignment
+    def next_generation(self):
+        return 1
+    def report_death(self, number, status):
+        print("death", status)
+
+class ResultThatIsInterrupted:
+    def result(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+close = tail_log.TailLog.stop
+def stop(self):
+    self._futs.append(ResultThatIsInterrupted())
+    close(self)
+tail_log.TailLog.stop = stop
+
+dies = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+print("status", torch.run(RendezvousOfOneWorker(), 0, Path(tempfile.mkdtemp()), [sys.executable, "-c", dies]))
+"""

@@ -6,6 +6,7 @@ process alone, step by step.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_cells import ALONE, HOROVOD, SAMPLES, STEPS, TEMPLATE, TORCH
+from elastic_cells import ALONE, HOROVOD, SAMPLES, STEPS, STOPPED_WHILE_A_WORKER_IS_CLOSED, TEMPLATE, TORCH
 from rig.hub import Hub, wait_for
 from rig.training import Lab
 
@@ -232,6 +233,14 @@ def test_a_process_of_torch_that_always_dies_is_announced_and_given_up_under_its
     assert [each["state"] for each in state["ranks"] if each["rank"] == 1] == ["failed"]
     lab.check("(run.folder / 'enough').touch()")
     story.until("the end", lambda state: state["state"] == "finished", 60)
+
+
+def test_a_stop_that_comes_while_torch_closes_a_worker_is_not_lost_and_prints_nothing(lab: Lab) -> None:
+    lab.check("import subprocess, sys")
+    program = f"[sys.executable, '-c', {STOPPED_WHILE_A_WORKER_IS_CLOSED!r}]"
+    output = lab.check(f"ended = subprocess.run({program}, capture_output=True, text=True); print(vars(ended))")
+    ended = ast.literal_eval(output)
+    assert (ended["stdout"], ended["stderr"], ended["returncode"]) == ("status 143\n", "", 0)
 
 
 @pytest.mark.parametrize(("backend", "name"), [("horovod", "elastic-horovod"), ("torchrun", "elastic-torch")])
