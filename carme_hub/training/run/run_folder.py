@@ -86,8 +86,9 @@ class Run:
             NoRun: its folder has been deleted.
         """
         state = self._read_state()
-        if state["state"] in LIVE and not self._has_conductor(state):
-            state = self._read_state()  # it may have ended meanwhile
+        if state["state"] in ENDED or self._has_conductor(state):
+            return state
+        state = self._read_state()  # a conductor that has ended since the first look has written its end before
         if state["state"] in LIVE and not self._has_conductor(state):
             state |= {"state": "lost", "message": LOST_MESSAGE}
             with contextlib.suppress(OSError):

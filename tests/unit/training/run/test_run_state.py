@@ -57,6 +57,26 @@ def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
     assert json.loads((run.folder / "state.json").read_text())["state"] == "finished"
 
 
+@pytest.mark.parametrize("ends_after", [0, 1, 2])
+def test_a_run_that_ends_while_somebody_looks_is_never_lost(
+    run: Run, ends_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its conductor writes the end, and then lets its lock go; that may come after any look at the lock."""
+    write_json(run.folder / "state.json", run.state() | {"state": "running", "conductor": {"pid": 1}})
+    looks: list[bool] = []
+
+    def lock_held(_run: Run) -> bool:
+        if len(looks) == ends_after:
+            state = json.loads((run.folder / "state.json").read_text())
+            write_json(run.folder / "state.json", state | {"state": "finished"})
+        looks.append(len(looks) < ends_after)
+        return looks[-1]
+
+    monkeypatch.setattr(Run, "_lock_held", lock_held)
+    seen = [run.state()["state"] for _ in range(4)]
+    assert (set(seen) - {"running"}, seen[-1]) == ({"finished"}, "finished")
+
+
 def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     there = RunState(run)
     there.start()
