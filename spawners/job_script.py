@@ -170,6 +170,7 @@ def render(
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
+    exclude = ",".join(filter(None, (extra.pop("exclude", "") if request.exclude else "", request.exclude)))
     if licenses := license_argument(request, site.licenses):  # in addition to the site's licenses for all sessions
         extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
     return JobSpec(
@@ -190,6 +191,7 @@ def render(
         environment={"CARME_SESSION": session, "CARME_SESSION_FOLDER": folder},
         extra=extra,
         nice=nice,
+        exclude=exclude,
     )
 
 

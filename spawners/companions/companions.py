@@ -97,6 +97,7 @@ class Quote:
             "companions_most": self.most,
             "gpus_of_one_node": self.gpus_of_one_node,
             "starts_now": self.start is None or self.start.now or not self.start.known,
+            "excludes_nodes": True,
         }
 
 
@@ -228,7 +229,8 @@ def _money(hub: HubContext, cost: Cost) -> str:
 
 def _is_different(found: Session, wanted: CompanionRequest) -> bool:
     request = found.request
-    return (request.nodes, request.gpus.count, request.purpose) != (wanted.nodes, wanted.gpus, wanted.name)
+    asked = wanted.nodes, wanted.gpus, wanted.name, wanted.exclude
+    return (request.nodes, request.gpus.count, request.purpose, request.exclude) != asked
 
 
 async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:

@@ -31,9 +31,11 @@ QUOTE = rf"{COMPANIONS}/quote"
 ONE = rf"{COMPANIONS}/({_UUID})"
 FORM = rf"/carme/sessions/({_UUID})/companions/({_UUID})/give-back"
 _NUMBERS = ("nodes", "gpus", "cpus", "memory_mib", "minutes")
-_LARGEST_BODY = 1024
+_LARGEST_BODY = 8192
 _MAX_NUMBER = 99_999_999
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NODE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_NODES = re.compile(rf"({_NODE}(,{_NODE}){{0,63}})?")
 _NAME = re.compile(r"[\w .:+-]{0,64}")
 _NO_SESSION = "There is no such session, or it has ended."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of companions before you try again."
@@ -186,16 +188,18 @@ def _body(body: bytes) -> dict[str, object]:
 
 def companion_request(said: dict[str, Any]) -> CompanionRequest:
     """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
-    unknown = sorted(set(said) - {*_NUMBERS, "name"})
+    unknown = sorted(set(said) - {*_NUMBERS, "name", "exclude"})
     if unknown:
-        known = ", ".join((*_NUMBERS, "name"))
+        known = ", ".join((*_NUMBERS, "name", "exclude"))
         raise web.HTTPError(400, f"Unknown: {', '.join(map(str, unknown))[:100]}. Known: {known}.")
     name = said.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise web.HTTPError(400, "A name is at most 64 letters, digits, blanks and . : + -")
-    return CompanionRequest(
-        **{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip()
-    )
+    exclude = said.get("exclude", "")
+    if not isinstance(exclude, str) or not _NODES.fullmatch(exclude):
+        raise web.HTTPError(400, "exclude is up to 64 names of nodes, separated by commas.")
+    numbers = {field: _number(field, said[field]) for field in _NUMBERS if field in said}
+    return CompanionRequest(**numbers, name=name.strip(), exclude=exclude)
 
 
 def _number(field: str, value: object) -> int:

@@ -38,6 +38,7 @@ class JobSpec:
         gpus: in total, the same number on each node. cpus, memory_mib: on each node.
         extra: further sbatch options by their long name, set by the administrator only.
         nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
+        exclude: names of nodes that it must not get, separated by commas, as sbatch's ``--exclude``.
     """
 
     name: str
@@ -58,6 +59,7 @@ class JobSpec:
     extra: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     nodes: int = 1
+    exclude: str = ""
 
     @property
     def gpus_per_node(self) -> Gpus:

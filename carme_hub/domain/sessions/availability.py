@@ -85,6 +85,13 @@ class Cluster:
         self._by_partition: dict[str, PartitionNodes] = {}
         self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
 
+    def without(self, names: str) -> Cluster:
+        """Return the cluster without these nodes, whose names are separated by commas; "" = as it is."""
+        if not names:
+            return self
+        left = [node for node in self.nodes if node.name not in names.split(",")]
+        return Cluster(left, self.jobs, seen=self.seen, silent_since=self.silent_since, queue=self.queue)
+
     @property
     def known(self) -> bool:
         """Whether Slurm has ever answered."""

@@ -34,6 +34,7 @@ class CompanionRequest:
         gpus: in total, the same number on each node. cpus, memory_mib: on each node; 0 = the session's, in proportion
             to the GPUs of a node.
         minutes: 0 = for the rest of the session's time. name: a short purpose.
+        exclude: names of nodes that it must not get, separated by commas.
     """
 
     nodes: int = 1
@@ -42,6 +43,7 @@ class CompanionRequest:
     memory_mib: int = 0
     minutes: int = 0
     name: str = ""
+    exclude: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def request_for(
         time_limit=min(companion.minutes or minutes_left, minutes_left),
         nice=0,
         purpose=companion.name,
+        exclude=companion.exclude,
     )
 
 
@@ -148,6 +151,7 @@ def companion_start(
         clock: formats UTC epoch seconds for people.
         virtual: the GPUs are virtual GPUs of the sandbox, and are labelled as such.
     """
+    cluster = cluster.without(request.exclude)
     one = request.on_one_node()
     if request.nodes == 1 or not cluster.known or cluster.silent_since:
         seen = estimate_start(cluster, one, now)

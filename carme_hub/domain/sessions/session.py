@@ -27,6 +27,7 @@ class Request:
         working_folder: where the notebook starts; empty = the user's home. make_folder: make it if it is missing.
         nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
         nodes: more than one only for companions. purpose: the short purpose of a companion.
+        exclude: names of nodes that a companion must not get, separated by commas, as sbatch's ``--exclude``.
         fields: values of the profile's fields of installed packages, by name.
     """
 
@@ -44,6 +45,7 @@ class Request:
     nice: int = 0
     nodes: int = 1
     purpose: str = ""
+    exclude: str = ""
     make_folder: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
 

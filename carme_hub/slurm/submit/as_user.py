@@ -51,6 +51,8 @@ def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
     if gpus["count"]:  # --gres is for each node
         options.append(f"--gres=gpu:{gpus['type']}:{int(gpus['count']) // nodes}")
     options += [f"--{name}={spec[name]}" for name in ("account", "partition", "qos", "reservation") if spec[name]]
+    if spec.get("exclude"):
+        options.append(f"--exclude={spec['exclude']}")
     if spec.get("nice"):
         options.append(f"--nice={int(spec['nice'])}")
     return options

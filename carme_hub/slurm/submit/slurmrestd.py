@@ -264,6 +264,8 @@ def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
     }
     if spec.gpus:
         job["gres"] = spec.gpus_per_node.gres
+    if spec.exclude:
+        job["exclude_nodes"] = spec.exclude.split(",")
     return {"job": job, "script": spec.script}
 
 
@@ -279,6 +281,8 @@ def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
         "environment": [f"{name}={value}" for name, value in environment(spec, home).items()],
         "script": spec.script,
     }
+    if spec.exclude:
+        job["excluded_nodes"] = spec.exclude.split(",")
     if spec.gpus:
         job["tres_per_node"] = f"gres/{spec.gpus_per_node.gres}"
     return {"job": job}

@@ -25,6 +25,12 @@ _CONSEQUENCES = re.compile(
 #: What Slurm prints about a step that ran out of memory, and about such a task.
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemory"
+#: What CUDA and NVML say of a GPU that is broken, or that something outside of the job holds.
+_BROKEN_GPU = re.compile(
+    r"uncorrectable (ECC|NVLink) error|hardware stack error|no CUDA-capable device is detected|"
+    r"CUDA-capable device\(s\) is/are busy or unavailable|fallen off the bus|GPU is lost",
+    re.IGNORECASE,
+)
 #: What torch's watchdog says of a collective that does not end, C++ of an exception, and CUDA of a kernel.
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+),.*?Timeout\(ms\)=(\d+)"
@@ -117,6 +123,11 @@ def status_text(status: int) -> str:
         name = f"signal {status - 128}"
     memory = "; a frequent cause is too little memory" if name == "SIGKILL" else ""
     return f"was killed by {name} without an error message{memory}"
+
+
+def is_fault_of_node(error: State) -> bool:
+    """Return whether another node may be of help: a rank did not start on this one, or its GPU is broken."""
+    return error.get("type") == "NotStarted" or bool(_BROKEN_GPU.search(str(error.get("message", ""))))
 
 
 def exit_status(text: str) -> int:

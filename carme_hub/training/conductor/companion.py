@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from carme_hub.training.run.description import gpu_kind, pluralize
@@ -39,8 +40,11 @@ class CompanionJob:
         self._hub = Hub.from_environ()
         self._unanswered = False  # whether one may exist whose answer was lost
 
-    def open(self, placement: Placement) -> Allocation:
+    def open(self, placement: Placement, exclude: Collection[str] = (), avoid: Collection[str] = ()) -> Allocation:
         """Request a companion, wait until it runs, and return its allocation. The run can be stopped meanwhile.
+
+        Args:
+            exclude: nodes that it must not get. avoid: further ones, which it gets where the hub has no others.
 
         Raises:
             conductor.Stopped: the run was stopped. conductor.Failed: the hub refused, or the companion ended.
@@ -53,12 +57,15 @@ class CompanionJob:
             try:
                 opened = self._hub.open(
                     **companion_size(options, placement),
+                    exclude={*exclude, *avoid},
                     minutes=-(-options.seconds // 60) + START_MINUTES if options.seconds else 0,
                     name=conductor.run.id,
                     key=self._key,
                 )
             except Refused as error:
-                raise Failed(str(error)) from error
+                if not avoid:
+                    raise Failed(str(error)) from error
+                avoid = ()
             except NoHub as error:  # the answer may be lost; the same key gives the same companion
                 self._unanswered = True
                 conductor.state.update(message=str(error))

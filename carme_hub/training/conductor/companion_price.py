@@ -10,7 +10,7 @@ from carme_hub.training.run.placement import JobCapacity, Placement
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.batch_job import broker_here
 from carme_hub.training.session.companions import Quote
-from carme_hub.training.session.step_broker import NoBroker
+from carme_hub.training.session.step_broker import Allocation, NoBroker
 
 from .companion import START_MINUTES
 
@@ -28,15 +28,29 @@ def companion_minutes(options: RunOptions) -> int:
 
 def job_capacity(environ: Mapping[str, str]) -> JobCapacity:
     """Return the resources of the session's job from Slurm's variables; with several nodes, from the broker."""
-    nodes, gpus = environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURM_GPUS_ON_NODE", "")
-    if nodes and not set("[,") & set(nodes):
-        cpus = environ.get("SLURM_CPUS_ON_NODE", "")
+    gpus, cpus = environ.get("SLURM_GPUS_ON_NODE", ""), environ.get("SLURM_CPUS_ON_NODE", "")
+    if _one_node(environ):
         return JobCapacity(1, int(gpus) if gpus.isdigit() else 0, int(cpus) if cpus.isdigit() else 0)
+    allocation = _allocation(environ)
+    return JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus)
+
+
+def job_nodes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the nodes of the session's job; errors as ``job_capacity``."""
+    one = _one_node(environ)
+    return (one,) if one else _allocation(environ).nodes
+
+
+def _one_node(environ: Mapping[str, str]) -> str:
+    nodes = environ.get("SLURM_JOB_NODELIST", "")
+    return nodes if not set("[,") & set(nodes) else ""
+
+
+def _allocation(environ: Mapping[str, str]) -> Allocation:
     try:
-        allocation = broker_here(environ).allocation()
+        return broker_here(environ).allocation()
     except NoBroker as error:
         raise CannotRun(str(error)) from None
-    return JobCapacity(len(allocation.nodes), allocation.gpus, allocation.cpus)
 
 
 def cost_text(quote: Quote, count: int = 1, *, virtual: bool = False) -> str:

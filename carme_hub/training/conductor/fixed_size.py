@@ -29,6 +29,7 @@ from .cause import (
     end_text,
     exit_status,
     is_consequence,
+    is_fault_of_node,
     last_words,
     out_of_memory_text,
     says_out_of_memory,
@@ -94,7 +95,8 @@ class FixedSizeRun(Conductor):
             from .companion import CompanionJob  # imported here: most runs need none
 
             self._job = CompanionJob(self, len(self._restarts))
-            self.allocation_of_ranks = self._both(placement, self._job.open(placement))
+            exclude = self.allocation.nodes if self.options.other_nodes else ()
+            self.allocation_of_ranks = self._both(placement, self._job.open(placement, exclude, self._bad_nodes))
         elif not placement.companion:
             self.allocation_of_ranks = self.allocation
         nodes_of_parts = [self._choose_nodes(part) for part in placement.parts]
@@ -170,7 +172,11 @@ class FixedSizeRun(Conductor):
         """End what is left of the ranks, record the reason, and forget what they have said."""
         error, number = dict(failed.error or {}), len(self._restarts) + 1
         self._restarts.append({**error, "traceback": "", "at": time.time()})
-        text = f"Restart {number} of {self.options.max_restarts}: {failed}"
+        if error.get("node") and is_fault_of_node(error):
+            self._bad_nodes.add(str(error["node"]))
+        elsewhere = self._needs_other_nodes()
+        where = f", without {', '.join(sorted(self._bad_nodes))}" if elsewhere else ""
+        text = f"Restart {number} of {self.options.max_restarts}{where}: {failed}"
         self.state.update(restarts=list(self._restarts), message=text)
         if self._handle is not None:
             self._handle.stop()
@@ -180,9 +186,7 @@ class FixedSizeRun(Conductor):
             with contextlib.suppress(OSError):  # the reason of the restart is kept in the state
                 file = self.run.folder / f"error-{each['rank']}.json"
                 file.rename(file.with_suffix(f".{number}.json"))
-        if error.get("type") == "NotStarted" and error.get("node"):
-            self._bad_nodes.add(str(error["node"]))
-        if error.get("type") == GPUS_TAKEN_AWAY and self._job is not None:
+        if (elsewhere or error.get("type") == GPUS_TAKEN_AWAY) and self._job is not None:
             from carme_hub.training.session.companions import NoHub
 
             self.state.set_gpus(0)  # until another companion has come
@@ -194,6 +198,12 @@ class FixedSizeRun(Conductor):
         self.rendezvous.renew()  # a rank that outlives its end reports nothing about the next attempt
         self.rendezvous.put(messages.BROADCAST, "ends", ends or b'{"at": 0}')
         self.check()
+
+    def _needs_other_nodes(self) -> bool:
+        """Return whether the companion has too few nodes without the bad ones."""
+        nodes = self.allocation_of_ranks.nodes
+        good = [node for node in nodes if node not in self._bad_nodes]
+        return self._job is not None and len(good) < min(len(nodes), self._placement.nodes)
 
     def record_ends(self, end: State) -> None:
         """Record the exit status of each rank, and which ones only lost another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,6 +11,7 @@ from carme_hub.training.conductor.companion_price import (
     companion_minutes,
     cost_text,
     job_capacity,
+    job_nodes,
     resources_text,
 )
 from carme_hub.training.elastic import price as elastic_price
@@ -22,6 +24,7 @@ from carme_hub.training.run.placement import (
     divide_ranks,
     fewest_nodes,
     gpus_of_rank,
+    may_stay,
     place_ranks,
 )
 from carme_hub.training.run.run_folder import has_virtual_gpus
@@ -51,10 +54,13 @@ def choose_nodes(
     each = gpus_of_rank(options, capacity)
     if not place_ranks(options, capacity).companion:
         return options
-    allowed: tuple[int, ...] = ()
+    allowed, other_nodes = tuple[int, ...](), False
     if each and not options.nodes:
         allowed = _ask(lambda hub: hub.quote(nodes=1, gpus=each)).gpus_of_one_node  # () where the hub is older
-    chosen = divide_ranks(options, capacity, allowed)
+    elif options.nodes > capacity.nodes and may_stay(options):
+        with contextlib.suppress(NoQuote):  # the question for the price will say so
+            other_nodes = _ask(lambda hub: hub.quote(nodes=1, gpus=each)).excludes_nodes
+    chosen = divide_ranks(options, capacity, allowed, other_nodes=other_nodes)
     if chosen is None:
         most = f" (--gpus-per-node {options.gpus_per_node})" if options.gpus_per_node else ""
         raise CannotRun(
@@ -75,7 +81,7 @@ def price_of(options: RunOptions, environ: Mapping[str, str] = os.environ) -> st
     placement = place_ranks(options, job_capacity(environ))
     if not placement.companion:
         return ""
-    quote = _quote(options, placement)
+    quote = _quote(options, placement, environ)
     if not quote.allowed:
         raise CannotRun(f"{quote.message}{_advice(options, placement, quote)}")
     more = resources_text(placement, virtual=has_virtual_gpus(environ))
@@ -101,7 +107,7 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
     if options.elastic or not placement.companion:  # an elastic run starts with what there is
         return ""
 
-    first = _quote(options, placement)
+    first = _quote(options, placement, environ)
     if first.starts_now:
         return ""
 
@@ -110,7 +116,7 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
         if not place_ranks(fewer, capacity).companion:
             return True
         chosen = divide_ranks(fewer, capacity, first.gpus_of_one_node) if first.gpus_of_one_node else None
-        found = _quote(chosen, place_ranks(chosen, capacity)) if chosen else None
+        found = _quote(chosen, place_ranks(chosen, capacity), environ) if chosen else None
         return found is not None and found.allowed and found.starts_now
 
     most, too_many = 0, options.ranks
@@ -121,8 +127,10 @@ def wait_of(options: RunOptions, asked: RunOptions, environ: Mapping[str, str] =
     return f"It may wait for {'GPUs' if placement.gpus else 'nodes'} that others use, or wait for.{advice}"
 
 
-def _quote(options: RunOptions, placement: Placement) -> Quote:
-    return _ask(lambda hub: hub.quote(**companion_size(options, placement), minutes=companion_minutes(options)))
+def _quote(options: RunOptions, placement: Placement, environ: Mapping[str, str]) -> Quote:
+    exclude = job_nodes(environ) if options.other_nodes else ()
+    size, minutes = companion_size(options, placement), companion_minutes(options)
+    return _ask(lambda hub: hub.quote(**size, minutes=minutes, exclude=exclude))
 
 
 def _ask(question: Callable[[Hub], Quote]) -> Quote:

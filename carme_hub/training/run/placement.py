@@ -1,15 +1,17 @@
 """Placement of ranks: the nodes of a run, and whether the session's own job has room for it. No input or output.
 
 A run whose session has no room for all of its ranks gets a companion with as few nodes as possible. The first ranks
-stay in the session's own job, so that its GPUs are used, unless that saves no GPU, the user asks for a number of nodes
-or for a companion only, or MPI starts all ranks as one step. How many GPUs one node may have is known to the hub:
-before the run is created, ``divide_ranks`` sets the number of nodes, and what stays, by that.
+stay in the session's own job, so that its GPUs are used, unless that saves no GPU, the user asks for a companion only,
+or MPI starts all ranks as one step. Where the user asks for a number of nodes, the session's are counted in, and the
+companion gets others. How many GPUs one node may have is known to the hub: before the run is created, ``divide_ranks``
+sets the number of nodes, and what stays, by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from .run_options import RunOptions
 
@@ -103,22 +105,35 @@ def place_ranks(options: RunOptions, capacity: JobCapacity) -> Placement:
     return Placement(options.ranks, options.nodes or -(-options.ranks // per_node), each, companion=True)
 
 
-def divide_ranks(options: RunOptions, capacity: JobCapacity, allowed: Sequence[int]) -> RunOptions | None:
+def may_stay(options: RunOptions) -> bool:
+    """Return whether ranks of a run that needs a companion may be in the session's own job."""
+    # How much memory the session has for each GPU is unknown here.
+    return not (options.only_companion or options.dry_run or options.mem_per_gpu or options.backend == "mpi")
+
+
+def divide_ranks(
+    options: RunOptions, capacity: JobCapacity, allowed: Sequence[int], *, other_nodes: bool = False
+) -> RunOptions | None:
     """Return the options of a run that needs a companion, with its number of nodes, and of the ranks that stay.
 
     None = there is no number of nodes that gives every node a number of GPUs that it may have.
 
     Args:
         allowed: numbers of GPUs that one node of a companion may have; () = unknown, and ``nodes`` stays as it is.
+        other_nodes: whether the hub can give a companion other nodes than those of the session.
     """
     each = gpus_of_rank(options, capacity)
-    if options.nodes or not each or not allowed:
-        return options  # so many nodes with the same ranks on each, while the session's node may get a companion too
+    if options.nodes:
+        tasks = Placement(options.ranks, options.nodes, each, companion=True).tasks()
+        fits = capacity.nodes < options.nodes and tasks[0] <= ranks_of_node(options, capacity)
+        if not (other_nodes and fits and may_stay(options)):
+            return options  # the companion has all of them, and may have the session's node too
+        return replace(options, own=(sum(tasks[: capacity.nodes]), capacity.nodes), other_nodes=True)
+    if not each or not allowed:
+        return options
     nodes = fewest_nodes(options.ranks, each, allowed, options.gpus_per_node)
     stay = ranks_of_node(options, capacity) * capacity.nodes
-    # How much memory the session has for each GPU is unknown here.
-    counts = not (options.only_companion or options.dry_run or options.mem_per_gpu or options.backend == "mpi")
-    if counts and 0 < stay < options.ranks:
+    if may_stay(options) and 0 < stay < options.ranks:
         rest = options.ranks - stay
         fewer = fewest_nodes(rest, each, allowed, options.gpus_per_node)
         if fewer and (not nodes or (fewer <= nodes and fewer * -(-rest // fewer) < nodes * -(-options.ranks // nodes))):
@@ -154,7 +169,16 @@ def fewest_nodes(ranks: int, each: int, allowed: Sequence[int], most: int = 0) -
     return 0
 
 
-def companion_size(options: RunOptions, placement: Placement) -> dict[str, int]:
+class CompanionSize(TypedDict):
+    """The size of a companion, as ``Hub.quote`` and ``Hub.open`` take it."""
+
+    nodes: int
+    gpus: int
+    cpus: int
+    memory_mib: int
+
+
+def companion_size(options: RunOptions, placement: Placement) -> CompanionSize:
     """Return the size of a run's companion, as ``Hub.quote`` and ``Hub.open`` take it."""
     return {
         "nodes": placement.nodes,

@@ -56,7 +56,8 @@ class RunOptions:
         wait: whether it waits for GPUs that are not free without a question.
         only_companion: whether all ranks are in the companion, where one is needed.
         profile: first and last step that torch's profiler looks at, None = none.
-        own: ranks that stay in the session's own job beside a companion, and their nodes; ``divide_ranks`` sets it.
+        own: ranks that stay in the session's own job beside a companion, and their nodes; other_nodes: whether the
+        companion is to have none of these nodes. ``divide_ranks`` sets both.
         max_restarts: how often the ranks are started again after a failure, to continue from their checkpoint.
     """
 
@@ -82,6 +83,7 @@ class RunOptions:
     only_companion: bool = False
     profile: tuple[int, int] | None = None
     own: tuple[int, int] = (0, 0)
+    other_nodes: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from http.client import HTTPException
 from pathlib import Path
@@ -54,6 +54,7 @@ class Quote:
         companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
         gpus_of_one_node: the numbers of GPUs that one node may have; () = none, or the hub is older.
         starts_now: whether nothing is known for which it would wait; an older hub does not tell, and then it is true.
+        excludes_nodes: whether the hub can exclude nodes; an older one cannot.
     """
 
     allowed: bool
@@ -73,6 +74,7 @@ class Quote:
     companions_most: int = 0
     gpus_of_one_node: tuple[int, ...] = ()
     starts_now: bool = True
+    excludes_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +139,23 @@ class Hub:
         tls = (files[0], files[1], files[2]) if all(files) and urlsplit(api).scheme == "https" else ()
         return cls(f"{api.rstrip('/')}/carme/sessions/{session}/companions", token, tls)
 
-    def quote(self, *, nodes: int = 1, gpus: int = 0, cpus: int = 0, memory_mib: int = 0, minutes: int = 0) -> Quote:
+    def quote(
+        self,
+        *,
+        nodes: int = 1,
+        gpus: int = 0,
+        cpus: int = 0,
+        memory_mib: int = 0,
+        minutes: int = 0,
+        exclude: Collection[str] = (),
+    ) -> Quote:
         """Return the quote of a companion; this changes nothing.
 
         Args:
             gpus: in total. cpus, memory_mib: on each node; 0 = the session's, in proportion to its GPUs.
-            minutes: 0 = the session's remaining time.
+            minutes: 0 = the session's remaining time. exclude: nodes that it must not get.
         """
-        parameters = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
+        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude)
         return _parse(Quote, self.ask("GET", f"/quote?{urlencode(parameters)}"))
 
     def open(
@@ -157,13 +168,15 @@ class Hub:
         minutes: int = 0,
         name: str = "",
         key: str = "",
+        exclude: Collection[str] = (),
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
 
         Args:
             name: its purpose. key: "" = a new one; after a lost answer the request is repeated once with it.
+            exclude: nodes that it must not get.
         """
-        parameters = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
+        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude)
         key = key or uuid.uuid4().hex
         try:
             return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
@@ -213,6 +226,13 @@ class Hub:
                 raise NoHub(f"The session's certificates cannot be read ({error}).") from error
             handlers.append(HTTPSHandler(context=context))
         return build_opener(*handlers)
+
+
+def _parameters(
+    nodes: int, gpus: int, cpus: int, memory_mib: int, minutes: int, exclude: Collection[str]
+) -> dict[str, int | str]:
+    found = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
+    return found | ({"exclude": ",".join(sorted(exclude))} if exclude else {})  # an older hub does not know it
 
 
 def live_companions(hub: Hub, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A job on several nodes is the same with each ``submit_via``, and is counted in total."""
+"""A job on several nodes, or not on some, is the same with each ``submit_via``, and is counted in total."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ async def test_a_job_on_two_nodes_has_the_same_on_each_with_each_submit_via(way:
             await asyncio.sleep(0.3)
         [record] = await client.records(wanted.name, "alice", time.time() - 600)
         assert record.gpus == Gpus("a100", 4)  # what is charged
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_job_is_on_no_node_that_it_must_not_get_with_each_submit_via(way: str, quiet: Cluster) -> None:
+    wanted = spec(exclude="node1")  # which it would get: Slurm fills one node after another
+    async with AsyncExitStack() as stack:
+        client, how = hub_client(quiet), submitter(quiet, way, CommandsOfTheHub(quiet))
+        for each in (client, how):
+            stack.push_async_callback(each.close)
+        await how.submit(wanted)
+        job = await until(client, wanted, "RUNNING")
+        assert job.nodes == ("node2",)
+        quiet.cancel_all()
+        await until(client, wanted, "CANCELLED")

@@ -134,6 +134,13 @@ def test_a_lowered_priority_reaches_sbatch(installed: Installed, monkeypatch: py
     assert installed.submit(installed.spec(nice=2**31), monkeypatch) == 1
 
 
+def test_nodes_that_a_job_must_not_get_reach_sbatch(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed.submit(installed.spec(exclude="gpu-1.site,gpu_2,n[3-4]"), monkeypatch) == 0
+    assert "--exclude=gpu-1.site,gpu_2,n[3-4]" in installed.argv
+    for wrong in ("-n1", "n1 n2", "n1\n", "/etc/nodes", "n1,./nodes"):
+        assert installed.submit(installed.spec(exclude=wrong), monkeypatch) == 1, wrong
+
+
 def test_gpus_of_several_nodes_are_asked_for_node_by_node(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

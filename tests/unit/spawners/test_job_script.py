@@ -40,6 +40,23 @@ def test_a_lowered_priority_comes_on_top_of_what_the_site_gives_every_session(
 
 
 @pytest.mark.parametrize(
+    ("request_excludes", "extra", "exclude", "left"),
+    [
+        ("", {}, "", {}),
+        ("n1", {}, "n1", {}),
+        ("", {"exclude": "n[7-9]"}, "", {"exclude": "n[7-9]"}),
+        ("n1,n2", {"exclude": "n[7-9]"}, "n[7-9],n1,n2", {}),
+    ],
+)
+def test_the_nodes_that_the_site_excludes_stay_excluded(
+    request_excludes: str, extra: dict[str, str], exclude: str, left: dict[str, str]
+) -> None:
+    site = Site(runtime("bubblewrap"), extra=extra)
+    spec = render("0f9a", ALICE, Request("cpu", "default", exclude=request_excludes), IMAGE, SERVER, site)
+    assert (spec.exclude, spec.extra) == (exclude, left)
+
+
+@pytest.mark.parametrize(
     ("reservation", "extra", "said"),
     [
         ("", {}, "gpu_a100:2"),

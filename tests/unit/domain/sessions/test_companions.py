@@ -193,6 +193,22 @@ def test_of_a_silent_slurm_nothing_is_promised_and_nothing_refused() -> None:
         assert (now, expected, never) == (False, 0.0, False)
 
 
+def test_nodes_that_it_must_not_get_do_not_count() -> None:
+    assert asked(CompanionRequest(gpus=1, exclude="n1,n2")).exclude == "n1,n2"
+    cluster = Cluster([node("n1"), node("n2"), node("n3", 4)], [job(("n3",), 4, 3000.0)], seen=NOW)
+    for nodes, excluded, found in (
+        (1, "n1", (True, NOW, False)),
+        (1, "n1,n2", (False, 3000.0, False)),
+        (1, "n1,n2,n3", (False, 0.0, True)),
+        (2, "n9", (True, NOW, False)),
+        (2, "n2", (False, 3000.0, False)),
+        (2, "n1,n2", (False, 0.0, True)),
+    ):
+        request = replace(PARENT, nodes=nodes, gpus=Gpus("a100", nodes), exclude=excluded)
+        start = companion_start(cluster, request, NOW, str)
+        assert (start.now, start.expected, start.never) == found, (nodes, excluded)
+
+
 def test_one_node_is_said_as_on_the_form() -> None:
     assert start(Cluster([node("n1")], seen=NOW), nodes=1, gpus=2)[0] == "4 of 4 a100 free; starts now"
     assert start(Cluster([node("n1", gpus={"a100": 1})], seen=NOW), nodes=1, gpus=2)[3]

@@ -275,6 +275,12 @@ def test_a_booking_of_several_nodes_is_named_whole_in_each_version() -> None:
         assert body(replace(SPEC, reservation=listed), "/")["job"]["reservation"] == listed
 
 
+def test_nodes_that_a_job_must_not_get_are_said_in_each_version_and_only_then() -> None:
+    for body, name in ((plain_body, "exclude_nodes"), (typed_body, "excluded_nodes")):
+        assert body(replace(SPEC, exclude="n1,n2"), "/")["job"][name] == ["n1", "n2"]
+        assert name not in body(SPEC, "/")["job"]
+
+
 def test_options_that_the_api_cannot_say_are_named() -> None:
     assert plain_body(replace(SPEC, extra={"constraint": "fast", "nice": "5"}), "/")["job"]["nice"] == 5
     with pytest.raises(ConfigError, match="exclusive"):

@@ -47,7 +47,7 @@ def test_the_document_holds_everything_but_never_the_data_in_clear() -> None:
     read = json.loads(document(SPEC))
     assert set(read) == {"spec", "data"}
     assert base64.b64decode(read["data"]) == SPEC.data
-    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice", "nodes"}
+    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice", "nodes", "exclude"}
     assert json.loads(document(replace(SPEC, nice=60)))["spec"]["nice"] == 60
     assert json.loads(document(replace(SPEC, nodes=2)))["spec"]["nodes"] == 2
     assert read["spec"]["gpus"] == {"type": "a100", "count": 2}
@@ -82,6 +82,8 @@ def test_the_options_of_sbatch() -> None:
     assert not any("qos" in option or "nice" in option for option in options)
     nice = as_user.sbatch_options(json.loads(document(replace(SPEC, nice=60)))["spec"], "/home/alice")
     assert nice == [*options, "--nice=60"]
+    without = as_user.sbatch_options(json.loads(document(replace(SPEC, exclude="n1,n2")))["spec"], "/home/alice")
+    assert without == [*options, "--exclude=n1,n2"]
     listed = "carme-0123456789abcdef-0,carme-0123456789abcdef-1"
     several = as_user.sbatch_options(json.loads(document(replace(SPEC, reservation=listed)))["spec"], "/home/alice")
     assert f"--reservation={listed}" in several

@@ -270,6 +270,7 @@ def test_numbers_are_whole_ones_and_nothing_is_guessed() -> None:
         nodes=2, gpus=4, name="run 1"
     )
     assert companion_request({}) == CompanionRequest()
+    assert companion_request({"exclude": "gpu-1.site,n2"}) == CompanionRequest(exclude="gpu-1.site,n2")
 
 
 @pytest.mark.parametrize(
@@ -289,6 +290,10 @@ def test_numbers_are_whole_ones_and_nothing_is_guessed() -> None:
         {"name": "a\nb"},
         {"name": 7},
         {"name": "x" * 65},
+        {"exclude": "n[1-2]"},
+        {"exclude": "n1,"},
+        {"exclude": "--uid=0"},
+        {"exclude": ["n1"]},
     ],
 )
 def test_what_is_not_understood_is_refused(said: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import ENDED, State
 from carme_hub.training.run.run_options import RunOptions
-from carme_hub.training.session.companions import Companion, Hub, NoHub
+from carme_hub.training.session.companions import Companion, Hub, NoHub, Refused
 from carme_hub.training.session.step_broker import Allocation, NoBroker, RunningStep, Step
 
 
@@ -33,13 +33,15 @@ class HubThatLosesAnswers(HubThatGivesLater):
 
     def __init__(self, lost: int = 0) -> None:
         super().__init__()
-        self.lost = lost
+        self.lost, self.excludes = lost, True
         self.held: threading.Event | None = None
         self.asked = threading.Event()
 
     def open(self, **asked: Any) -> Companion:
         assert len(asked["name"]) <= 64, "the hub takes no longer one"
         self.asked.set()
+        if asked.get("exclude") and not self.excludes:
+            raise Refused("No other node could ever give that.")
         if self.held is not None:
             self.held.wait(20)
         found = [id for id, each in self.opened.items() if each["key"] == asked["key"]]
@@ -78,9 +80,10 @@ class BrokerThatSlurmDoesNotAnswer(BrokerWithCompanions):
         if self.slow is not None:
             self.starting.set()
             self.slow.wait(30)
-        if step.slot:
+        if step.slot.startswith("w"):
             return super().start(step, out, err)
-        self.steps["all"] = StepHere(step, step.nodes or ("c0", "c9"), step.gpus_per_node, out, err)
+        nodes = self.allocation(step.companion).nodes
+        self.steps["all"] = StepHere(step, step.nodes or nodes, step.gpus_per_node, out, err)
         return self.steps["all"]
 
 
@@ -99,11 +102,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatLosesAnswers:
     return found
 
 
-def fixed(
-    hub: HubThatLosesAnswers, cell: str = "print('here')", name: str = "", seconds: int = 0
-) -> tuple[FixedSizeRun, threading.Thread]:
+def fixed(hub: HubThatLosesAnswers, cell: str = "print('here')", **more: Any) -> tuple[FixedSizeRun, threading.Thread]:
     """Conduct a run of two ranks in a session that has one GPU."""
-    run = create(RunOptions(2, name=name, gpus_per_task=1, detach=True, seconds=seconds), cell=cell)
+    run = create(RunOptions(2, gpus_per_task=1, detach=True, **more), cell=cell)
     conductor = FixedSizeRun(run, BrokerThatSlurmDoesNotAnswer(hub, nodes=1, gpus=1))
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
@@ -254,6 +255,45 @@ def test_a_name_that_is_used_again_gets_a_companion_of_its_own(hub: HubThatLoses
         assert end_of(conducted)["state"] == "finished"
         shutil.rmtree(conducted[0].run.folder)
     assert len(hub.closed) == len(hub.opened) == 2
+
+
+#: The GPU of rank 1 is broken when the run begins, or its rank fails for a reason that is not the node's.
+BROKEN = """
+import os
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["CARME_RANK"] == "1":
+    raise RuntimeError("CUDA error: MESSAGE")
+"""
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_run_whose_gpu_is_broken_continues_on_other_nodes_where_there_are_any(
+    hub: HubThatLosesAnswers, others: bool
+) -> None:
+    hub.excludes = others
+    cell = BROKEN.replace("MESSAGE", "uncorrectable ECC error encountered")
+    conducted = fixed(hub, cell, max_restarts=1)
+    assert end_of(conducted)["state"] == "finished"
+    first, second = hub.opened.values()
+    assert (first["exclude"], second["exclude"]) == (set(), {"c9"} if others else set())
+    assert hub.closed == list(hub.opened)
+    assert "[carme] Restart 1 of 1, without c9: RuntimeError in rank 1 on c9" in conducted[0].run.log(0)
+
+
+def test_a_run_whose_code_fails_continues_where_it_is(hub: HubThatLosesAnswers) -> None:
+    conducted = fixed(hub, BROKEN.replace("MESSAGE", "device-side assert triggered"), max_restarts=1)
+    assert end_of(conducted)["state"] == "finished"
+    assert len(hub.opened) == 1
+    assert "[carme] Restart 1 of 1: RuntimeError in rank 1 on c9" in conducted[0].run.log(0)
+
+
+def test_a_companion_beside_ranks_in_the_session_is_on_other_nodes_where_the_nodes_were_counted(
+    hub: HubThatLosesAnswers,
+) -> None:
+    for other_nodes in (True, False):
+        state = end_of(fixed(hub, nodes=2, own=(1, 1), other_nodes=other_nodes))
+        assert (state["state"], [rank["node"][:1] for rank in state["ranks"]]) == ("finished", ["n", "c"]), state
+    first, second = hub.opened.values()
+    assert (first["exclude"], second["exclude"]) == ({"n1"}, set())
 
 
 def test_a_lost_answer_is_asked_for_until_it_comes(hub: HubThatLosesAnswers) -> None:

@@ -21,7 +21,8 @@ PAGE = (DOCS / "reference/distributed.md").read_text()
 
 
 def options() -> list[str]:
-    names = [field.name for field in dataclasses.fields(RunOptions) if field.name != "own"]  # nobody writes that
+    ours = ("own", "other_nodes")  # nobody writes them
+    names = [field.name for field in dataclasses.fields(RunOptions) if field.name not in ours]
     words = {"ranks": "-n", "seconds": "--time"}
     return [words.get(name, f"--{name.replace('_', '-')}") for name in names]
 

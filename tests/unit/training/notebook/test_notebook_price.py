@@ -39,7 +39,8 @@ def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(monkeypa
         "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are requested. "
         "2 GPU-hours of 10 left, 0.50 EUR. Starts at about 14:02."
     )
-    assert hub.asked == {"nodes": 2, "gpus": 4, "cpus": 0, "memory_mib": 0, "minutes": 2 + START_MINUTES}
+    size = {"nodes": 2, "gpus": 4, "cpus": 0, "memory_mib": 0}
+    assert hub.asked == {**size, "minutes": 2 + START_MINUTES, "exclude": ()}
     hub.answer = Quote(False, "The account has 0.1 GPU-hours left.")
     with pytest.raises(CannotRun, match=r"0\.1 GPU-hours left"):
         start.begin(magic.options_in_line("-n 2 --nodes 2"), cell="pass")
@@ -75,6 +76,15 @@ def test_a_run_beyond_its_session_gets_the_fewest_nodes_that_the_hub_gives(
     assert price.choose_nodes(magic.options_in_line(line), ONE).nodes == nodes
 
 
+def test_where_nodes_are_counted_the_price_is_that_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = HubThatQuotes(Quote(True, "Costs nothing", gpus_of_one_node=(1, 2, 3, 4), excludes_nodes=True))
+    monkeypatch.setattr(Hub, "from_environ", lambda: hub)
+    chosen = price.choose_nodes(magic.options_in_line("-n 3 --nodes 3"), ONE)
+    said = price.price_of(chosen, ONE)
+    assert said.startswith("This session has room for 1 of 3 ranks: 2 nodes with 2 GPUs more are requested."), said
+    assert (hub.asked["nodes"], hub.asked["gpus"], hub.asked["exclude"]) == (2, 2, ("n1",))
+
+
 def test_a_refusal_names_the_option_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = HubThatQuotes(Quote(False, "“A100” gives 1 to 4 on each node.", gpus_of_one_node=(1, 2, 3, 4)))
     monkeypatch.setattr(Hub, "from_environ", lambda: hub)
@@ -96,7 +106,7 @@ class HubWithFreeGpus:
     def __init__(self, free: int) -> None:
         self.free, self.asked = free, 0
 
-    def quote(self, *, nodes: int = 1, gpus: int = 0, cpus: int = 0, memory_mib: int = 0, minutes: int = 0) -> Quote:
+    def quote(self, *, gpus: int = 0, **_more: object) -> Quote:
         self.asked += 1
         return Quote(True, "Costs nothing", gpus_of_one_node=(1, 2, 3, 4), starts_now=gpus <= self.free)
 

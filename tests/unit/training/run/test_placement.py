@@ -104,6 +104,34 @@ def test_the_first_ranks_stay_in_the_session_where_that_saves_gpus(
     assert place_ranks(from_json(dataclasses.asdict(chosen)), room) == found
 
 
+@pytest.mark.parametrize(
+    ("options", "room", "parts"),
+    [
+        (RunOptions(2, nodes=2), JobCapacity(1, 1), ([1], [1])),
+        (RunOptions(5, nodes=3), JobCapacity(1, 2), ([2], [2, 1])),
+        (RunOptions(6, nodes=3), JobCapacity(2, 2), ([2, 2], [2])),
+        (RunOptions(4, nodes=2, gpus_per_task=0), JobCapacity(1, 0), ([2], [2])),
+        # The session has too few GPUs or CPUs for as many ranks as the other nodes get, or it cannot be otherwise.
+        (RunOptions(4, nodes=2), JobCapacity(1, 1), ([2, 2],)),
+        (RunOptions(2, nodes=2, cpus_per_task=9), JobCapacity(1, 1, 8), ([1, 1],)),
+        (RunOptions(2, nodes=2, only_companion=True), JobCapacity(1, 1), ([1, 1],)),
+        (RunOptions(2, nodes=2, mem_per_gpu=1024), JobCapacity(1, 1), ([1, 1],)),
+        (RunOptions(2, nodes=2, backend="mpi"), JobCapacity(1, 1), ([1, 1],)),
+    ],
+)
+def test_the_nodes_of_the_session_are_counted_in_where_the_hub_can_give_other_ones(
+    options: RunOptions, room: JobCapacity, parts: tuple[list[int], ...]
+) -> None:
+    chosen = divide_ranks(options, room, (1, 2, 3, 4), other_nodes=True)
+    assert chosen is not None
+    found = place_ranks(chosen, room)
+    assert tuple(part.tasks() for part in found.parts) == parts
+    assert sum(part.nodes for part in found.parts) == options.nodes
+    assert chosen.other_nodes is (len(parts) == 2)
+    assert place_ranks(from_json(dataclasses.asdict(chosen)), room) == found
+    assert divide_ranks(options, room, (1, 2, 3, 4)) == options  # an older hub cannot
+
+
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.sets(st.integers(1, 4)))
 def test_no_division_requests_more_gpus_than_a_companion_alone(
     ranks: int, each: int, nodes: int, gpus: int, allowed: set[int]

@@ -48,6 +48,11 @@ def test_it_opens_lists_and_closes(hub: Hub, there: ForgedHub) -> None:
     assert body == {"nodes": 2, "gpus": 4, "cpus": 0, "memory_mib": 0, "minutes": 0, "name": "run1"}
     assert len(headers["Idempotency-Key"]) == 32
     assert (method, path) == ("DELETE", f"/hub/api/carme/sessions/s1/companions/{ID}")
+    there.answers = [(200, {"allowed": True, "message": ""}), (201, ONE)]
+    hub.quote(gpus=1, exclude=("n2", "n1"))
+    hub.open(gpus=1, exclude={"n1"})
+    (_, path, _, _), (_, _, body, _) = there.asked[-2:]
+    assert (path.rpartition("&")[2], body["exclude"]) == ("exclude=n1%2Cn2", "n1")
     with pytest.raises(ValueError, match="UUID"):
         hub.close("../other")
 
