@@ -108,7 +108,7 @@ class SessionStatus:
             return []
         sessions = hub.registry.open_of(self.user.name, self.name)
         companions = [each for session in sessions for each in hub.registry.companions_of(session.id)]
-        return [_companion(hub, each, virtual=bool(self.virtual)) for each in companions]
+        return [as_shown(hub, each, virtual=bool(self.virtual)) for each in companions if not each.request.batch]
 
     @property
     def uncertainty(self) -> str:
@@ -124,7 +124,7 @@ class SessionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One companion as a page shows it: its resources and state; ``leaving``: it is being given back.
+    """One companion or batch job as a page shows it: its resources and state; ``leaving``: it is being ended.
 
     ``waiting``: its job waits, so that the request can be cancelled.
     """
@@ -136,7 +136,8 @@ class Companion:
     waiting: bool
 
 
-def _companion(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
+def as_shown(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
+    """Return a companion or a batch job as a page shows it."""
     now = time.time()
     seen = described(hub, one, now, virtual=virtual)
     text = str(seen["shown"])

@@ -263,11 +263,14 @@ class SessionReconciler:
             self._watcher.want_fast(session.id)
 
     async def _reconcile_companion(self, session: Session, job: Job | None) -> Session:
-        """Take the further steps of a companion: it ends with its session, and runs once Slurm shows it running."""
+        """Take the further steps of a companion: it ends with its session, and runs once Slurm shows it running.
+
+        A batch job does not end with its session.
+        """
         parent = self._registry.current(session.parent)
         if session.cancel_wanted:
             return session
-        if parent is None or parent.is_ending:
+        if not session.request.batch and (parent is None or parent.is_ending):
             await self.cancel(session.id, WITH_ITS_SESSION)
             return self._registry.current(session.id) or session
         if job is not None and job.phase is Phase.ACTIVE and job.nodes:

@@ -93,6 +93,15 @@ class SessionRegistry:
         """Return the open companions of a session, oldest first."""
         return tuple(self._open[id] for id in self._of_parent.get(parent, ()))
 
+    def batch_jobs_of(self, user: str) -> tuple[Session, ...]:
+        """Return the open batch jobs of a user, oldest first."""
+        return tuple(each for each in self._open.values() if each.request.batch and each.user == user)
+
+    async def all_batch_jobs_of(self, user: str) -> tuple[Session, ...]:
+        """Return the newest batch jobs of a user, open or ended, oldest first."""
+        found = await in_store_thread(self._store.companions_of_user, user, MAX_COMPANIONS)
+        return tuple(self._open.get(each.id, each) for each in found if each.request.batch)
+
     async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
         """Return the newest companions of a session, open or ended, oldest first."""
         found = await in_store_thread(self._store.companions_of, parent, MAX_COMPANIONS)

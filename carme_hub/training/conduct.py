@@ -37,11 +37,17 @@ def make_conductor(run: Run) -> Conductor:
     return FixedSizeRun(run, broker_here())
 
 
-def conduct(run: Run, on_ready: Callable[[], None], make: Callable[[Run], Conductor] = make_conductor) -> None:
+def conduct(
+    run: Run,
+    on_ready: Callable[[], None],
+    make: Callable[[Run], Conductor] = make_conductor,
+    ended: str = "The session ended.",
+) -> None:
     """Conduct a run to its end.
 
     Args:
         on_ready: is called when the conductor answers requests. make: makes the conductor.
+        ended: what is said of a run whose job ends.
 
     Raises:
         RuntimeError: the run has a conductor already.
@@ -49,7 +55,7 @@ def conduct(run: Run, on_ready: Callable[[], None], make: Callable[[Run], Conduc
     lock = os.open(run.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     _take_lock(lock, run)
     conductor = make(run)
-    signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", "The session ended."))
+    signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", ended))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ControlServer(socket_path(run.id), conductor.answer, conductor.state.follow, conductor.followers_changed)
     on_ready()
@@ -70,11 +76,16 @@ def _take_lock(lock: int, run: Run) -> None:
     raise RuntimeError(f"{run.id} has a conductor already.")
 
 
+def allow_many_files() -> None:
+    """Let this process have as many files open as it may: a log and a connection for each rank."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main(words: list[str]) -> int:
     """Conduct the run of a folder in a child process; return when the child answers or has failed."""
     run = Run(Path(words[0]))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a log and a connection for each rank
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_many_files()
     ready, say = os.pipe()
     if os.fork():
         os.close(say)

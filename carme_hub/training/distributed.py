@@ -21,6 +21,7 @@ from carme_hub.training.launch.start import begin, begin_again, choose_display, 
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.records import marks
+from carme_hub.training.records.batch_jobs import Refresher
 from carme_hub.training.records.comparison import Comparison
 from carme_hub.training.run import control, description, keep, results
 from carme_hub.training.run import run_folder as _runs
@@ -49,6 +50,9 @@ __all__ = [
     "stop",
     "watch",
 ]
+
+
+_refresher = Refresher()
 
 
 def run(
@@ -99,6 +103,7 @@ def runs(*, live: bool = False, tag: str = "", starred: bool = False) -> Table:
         live: only runs that have not ended. tag: only those with this tag. starred: only those with a star.
     """
     found = _runs.all_runs()
+    _refresher.refresh(found)
     if tag or starred:
         known = ((each, marks.read_marks(each)) for each in found)
         found = [each for each, its in known if (not tag or tag in its.tags) and (its.star or not starred)]
@@ -214,7 +219,7 @@ def repeat(
     except (NoRun, InvalidOptions) as error:
         raise CannotRun(str(error)) from None
     new = begin_again(old, changed, args=args, changed_code=changed_code)
-    if not changed.detach:
+    if not (changed.detach or changed.submit):
         follow(new)
     return new
 

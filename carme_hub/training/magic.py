@@ -39,6 +39,7 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session and, whe
     --only-companion      where nodes are requested, all ranks go to them, and none stays in this session
     --wait                wait without a question for GPUs that are not free
     --detach              end the cell at once; the run continues, also when this kernel ends
+    --submit              have the run as a batch job of its own, which outlives this session; it needs --time
     --dry-run             run nothing, and print a Slurm batch script that does the same
     --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),
                           Slurm runs the job again, and the code continues from its checkpoint
@@ -73,11 +74,8 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     if options.requeue:
         raise CannotRun(batch_script.NO_REQUEUE)
     run = start.begin(options, cell=cell, push=push)
-    if options.detach:
-        start.print_line(
-            f"{run.id} continues without this notebook. distributed.watch({run.id!r}) shows it, "
-            f"distributed.stop({run.id!r}) stops it, and distributed.runs() lists all runs. Its files: {run.folder}"
-        )
+    if options.detach or options.submit:
+        start.print_line(start.continues_text(run, options))
         return
     start.follow(run)
     if options.pull:

@@ -181,10 +181,11 @@ def _keep(arguments: argparse.Namespace) -> None:
 
 
 def follow_run(run: run_folder.Run, options: RunOptions, *, all_ranks: bool) -> int:
-    """Follow a run to its end, unless it is detached."""
-    if options.detach:
+    """Follow a run to its end, unless it is detached or a batch job."""
+    if options.detach or options.submit:
         print_text(f"{run.id}\n")
-        say(f"It continues without this terminal: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
+        how = "is a batch job and outlives this session" if options.submit else "continues without this terminal"
+        say(f"It {how}: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
     else:
         start.follow(run, Terminal(all_ranks=all_ranks))
     return 0

@@ -31,15 +31,15 @@ from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.submission import submit_once
-from carme_hub.spawners.companions.script import render_companion
+from carme_hub.spawners.companions.script import render_batch_job, render_companion
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.progress import local_timezone
 
-#: The end reason of a companion that was given back.
-GIVEN_BACK = "Given back."
+#: The end reason of a companion that was given back, and of a batch job that was cancelled.
+GIVEN_BACK, CANCELLED = "Given back.", "It was cancelled."
 #: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
 SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000
@@ -107,8 +107,8 @@ async def quote(hub: HubContext, spawner: Any, session: Session, wanted: Compani
     Raises:
         StoreError: the balance of GPU time cannot be read.
     """
-    most = spawner.max_companions
-    more = max(0, most - len(hub.registry.companions_of(session.id)))
+    most = spawner.max_batch_jobs if wanted.run else spawner.max_companions
+    more = max(0, most - len(_of_its_kind(hub, session, wanted)))
     allowed_gpus: tuple[int, ...] = ()
     try:
         offer: Offer = await spawner.offer()
@@ -152,9 +152,23 @@ async def open_companion(
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
-        await _submit(hub, spawner, opened)
-    hub.log.info("Session %s of %s has the companion %s: %s", session.id, session.user, id, describe_companion(request))
+        await _submit(hub, spawner, opened, wanted.python)
+    kind = "batch job" if wanted.run else "companion"
+    hub.log.info("Session %s of %s has the %s %s: %s", session.id, session.user, kind, id, describe_companion(request))
     return hub.registry.current(id) or opened, tuple(warnings)
+
+
+async def cancel_batch_job(hub: HubContext, user: str, id: str) -> Session:
+    """End a batch job of a user, whether it waits or runs; the reconciler cancels it until it has ended.
+
+    Raises:
+        Refused: the user has no such batch job.
+    """
+    found = await hub.registry.get(id)
+    if found is None or found.user != user or not found.request.batch:
+        raise NoCompanion("There is no such batch job.", reason="unknown")
+    await hub.reconciler.cancel(id, CANCELLED)
+    return hub.registry.current(id) or await hub.registry.get(id) or found
 
 
 async def give_back(hub: HubContext, session: Session, id: str) -> Session:
@@ -177,14 +191,25 @@ def _checked_request(
         raise NoCompanion("A companion cannot have companions. Use the id of its session.")
     if session.state is not SessionState.RUNNING or session.is_ending:
         raise NoCompanion("Only a running session can have more nodes.")
-    if len(hub.registry.companions_of(session.id)) >= spawner.max_companions:
-        most = spawner.max_companions
+    most = spawner.max_batch_jobs if wanted.run else spawner.max_companions
+    if len(_of_its_kind(hub, session, wanted)) >= most:
+        if wanted.run:
+            raise NoCompanion(f"You may have {most} batch jobs at once here. Cancel one, or wait for an end.")
         raise NoCompanion(f"A session has {most} companions at most here. Give one back first.")
     profile = _profile_of(session, offer)
     if profile is None:
         raise NoCompanion("The profile of this session is no longer offered to you.")
-    left = _minutes_left(hub.reconciler.verdict(session.id).job, profile.time_minutes.max, time.time())
+    left = profile.time_minutes.max
+    if not wanted.run:
+        left = _minutes_left(hub.reconciler.verdict(session.id).job, left, time.time())
     return request_for(wanted, session.request, profile, minutes_left=left, most_nodes=spawner.companion_nodes)
+
+
+def _of_its_kind(hub: HubContext, session: Session, wanted: CompanionRequest) -> list[Session]:
+    """Return what counts towards the limit: the user's open batch jobs, or the session's companions."""
+    if wanted.run:
+        return list(hub.registry.batch_jobs_of(session.user))
+    return [each for each in hub.registry.companions_of(session.id) if not each.request.batch]
 
 
 def _profile_of(session: Session, offer: Offer) -> Profile | None:
@@ -233,14 +258,19 @@ def _is_different(found: Session, wanted: CompanionRequest) -> bool:
     return (request.nodes, request.gpus.count, request.purpose, request.exclude) != asked
 
 
-async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
+async def _submit(hub: HubContext, spawner: Any, session: Session, python: str) -> None:
     """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
-    image = next((i for i in spawner.site_images() if i.name == session.request.image), None)
+    request = session.request
+    image = next((i for i in spawner.site_images() if i.name == request.image), None)
     try:
         if image is None:
-            raise ContainerError(f"The image {session.request.image} is no longer offered.")
+            raise ContainerError(f"The image {request.image} is no longer offered.")
         owner = spawner.owner()
-        spec = render_companion(session.id, session.parent, owner, session.request, image, spawner.site(owner.home))
+        site = spawner.site(owner.home)
+        if request.batch:
+            spec = render_batch_job(session.id, owner, request, image, site, python)
+        else:
+            spec = render_companion(session.id, session.parent, owner, request, image, site)
     except (ContainerError, Refused) as error:
         await hub.registry.close(session.id, str(error))
         await hub.release_hold(session.id)
@@ -304,6 +334,8 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
         "state": state,
         "said": _state_text(hub, companion, state, job, now),
         "name": companion.request.purpose,
+        "run": companion.request.batch,
+        "cancelled": bool(companion.cancel_wanted),
         "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
         "node_count": companion.request.nodes,
@@ -339,7 +371,7 @@ def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None
     if state == "ended":
         return companion.end_reason
     if state == "ending":
-        return "It is being given back."
+        return "It is being cancelled." if companion.request.batch else "It is being given back."
     if not hub.watcher.health.ok:
         return f"Slurm does not answer ({hub.watcher.health.error}). Nothing is lost; the hub tries again by itself."
     if state == "running":

@@ -1,20 +1,34 @@
-"""Renders the job of a companion: a session's job with another program in it. Ranks join it by ``srun --jobid``."""
+"""Renders the job of a companion: a session's job with another program in it. Ranks join it by ``srun --jobid``.
+
+A batch job has the session's container too, and in it the conductor of its run in place of a server.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
-from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, packages_folder, render, session_folder
+from carme_hub.spawners.job_script import (
+    LAUNCH,
+    Owner,
+    Server,
+    Site,
+    container_of,
+    packages_folder,
+    render,
+    session_folder,
+)
 
 #: The program that keeps the nodes allocated; part of the data document.
 KEEP = program("companion")
 #: Files of a session's document that a companion does not need: those of the server, and those that start steps.
 _NOT_FOR_COMPANIONS = ("singleuser.json", "carme-singleuser", "carme-steps", "carme-srun")
+#: The module in the image that conducts the run of a batch job.
+BATCH_PROGRAM = "carme_hub.training.conduct_batch"
 _NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 
 
@@ -38,4 +52,29 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
         "supervise": "exec",
         "grace": site.grace,
     }
+    return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())
+
+
+def render_batch_job(session: str, owner: Owner, request: Request, image: Image, site: Site, python: str) -> JobSpec:
+    """Return the batch job of a run, which is a folder in the user's home.
+
+    Its document has no server, and so no token and no other secret. What pip had installed in the session is in the
+    folder of the run.
+
+    Args:
+        python: path of the Python in the image.
+
+    Raises:
+        ContainerError: the runtime cannot do what the request needs.
+    """
+    folder = f"{owner.home}/.carme/runs/{request.batch}"
+    packages = f"{folder}/packages"
+    spec = render(session, owner, request, image, _NOBODY, site, packages)
+    document = json.loads(spec.data)
+    del document["singleuser"]
+    for name in ("singleuser.json", "carme-singleuser"):
+        document["files"].pop(name, None)
+    argv = (python, "-P", "-m", BATCH_PROGRAM, folder)
+    plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
+    document["plan"] = {**asdict(plan), "grace": site.grace}
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

@@ -37,6 +37,13 @@ _KEY = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _NODE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _NODES = re.compile(rf"({_NODE}(,{_NODE}){{0,63}})?")
 _NAME = re.compile(r"[\w .:+-]{0,64}")
+#: Fields that are texts, each with its pattern and the message for another one.
+_TEXTS = {
+    "name": (_NAME, "A name is at most 64 letters, digits, blanks and . : + -"),
+    "exclude": (_NODES, "exclude is up to 64 names of nodes, separated by commas."),
+    "run": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"), "run is the id of a run, as carme-hub runs shows it."),
+    "python": (re.compile(r"/[\x20-\x7e]{1,500}"), "python is the absolute path of a Python in the image."),
+}
 _NO_SESSION = "There is no such session, or it has ended."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of companions before you try again."
 
@@ -124,6 +131,8 @@ class CompanionsHandler(SessionHandler):
         if key and not _KEY.fullmatch(key):
             raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
         wanted = companion_request(_body(self.request.body))
+        if bool(wanted.run) != bool(wanted.python):
+            raise web.HTTPError(400, "A batch job has a run and a python.")
         companion, warnings = await open_companion(hub, spawner, session, wanted, key)
         self.set_status(201)
         self.finish(
@@ -188,18 +197,18 @@ def _body(body: bytes) -> dict[str, object]:
 
 def companion_request(said: dict[str, Any]) -> CompanionRequest:
     """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
-    unknown = sorted(set(said) - {*_NUMBERS, "name", "exclude"})
+    unknown = sorted(set(said) - {*_NUMBERS, *_TEXTS})
     if unknown:
-        known = ", ".join((*_NUMBERS, "name", "exclude"))
+        known = ", ".join((*_NUMBERS, *_TEXTS))
         raise web.HTTPError(400, f"Unknown: {', '.join(map(str, unknown))[:100]}. Known: {known}.")
-    name = said.get("name", "")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise web.HTTPError(400, "A name is at most 64 letters, digits, blanks and . : + -")
-    exclude = said.get("exclude", "")
-    if not isinstance(exclude, str) or not _NODES.fullmatch(exclude):
-        raise web.HTTPError(400, "exclude is up to 64 names of nodes, separated by commas.")
+    texts = {field: said[field] for field in _TEXTS if field in said}
+    for field, text in texts.items():
+        pattern, message = _TEXTS[field]
+        if not isinstance(text, str) or not pattern.fullmatch(text):
+            raise web.HTTPError(400, message)
     numbers = {field: _number(field, said[field]) for field in _NUMBERS if field in said}
-    return CompanionRequest(**numbers, name=name.strip(), exclude=exclude)
+    texts["name"] = texts.get("name", texts.get("run", "")).strip()
+    return CompanionRequest(**{**numbers, **texts})
 
 
 def _number(field: str, value: object) -> int:

@@ -20,8 +20,10 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
+from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
 from carme_hub.spawners.maintenance.alternatives import alternatives_for
+from carme_hub.spawners.session_state import Companion, as_shown
 
 #: The name under which ``configure`` adds the service of the calendar.
 CALENDAR = "reservations"
@@ -121,5 +123,13 @@ class CarmeHomeHandler(HomeHandler):
     @property
     def template_namespace(self) -> dict[str, Any]:
         """The variables of the hub's templates, with the notices."""
-        ours = {"gpu_time": self._gpu_time, "calendar": self._calendar}
+        ours = {"gpu_time": self._gpu_time, "calendar": self._calendar, "batch_jobs": self._batch_jobs()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
+
+    def _batch_jobs(self) -> list[Companion]:
+        """Return the visitor's open batch jobs; those of a session that has ended are shown nowhere else."""
+        hub, user = started_hub(), self.current_user
+        if hub is None or user is None:
+            return []
+        virtual = bool(getattr(user.spawner, "virtual", False))
+        return [as_shown(hub, each, virtual=virtual) for each in hub.registry.batch_jobs_of(user.name)]

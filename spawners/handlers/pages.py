@@ -39,6 +39,7 @@ from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
+from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
@@ -290,6 +291,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (r"/api/carme/availability(?:/([^/]+))?", AvailabilityHandler),
     (EXTEND, ExtendHandler),
     *COMPANIONS,
+    *BATCH_JOBS,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

@@ -93,6 +93,14 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         16, min=1, help="Most nodes of one companion. The profile's limits apply to each of them. Example: ``4``."
     ).tag(config=True)
 
+    max_batch_jobs = Integer(
+        16,
+        min=0,
+        help="""Batch jobs (``%%distributed --submit``) that one user may have waiting or running at once. Each has a
+        hold and charges like a session, and the rules on GPU time count it as one. ``companion_nodes`` limits its
+        nodes, and the profile its time. 0: none. Example: ``4``.""",
+    ).tag(config=True)
+
     @validate("port_range")
     def _ports(self, proposal: Any) -> tuple[int, int]:
         low, high = proposal["value"]

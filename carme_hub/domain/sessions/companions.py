@@ -2,6 +2,8 @@
 
 Slurm cannot expand a job that has GPUs, so a session that needs more gets a second job. It has the same user, account,
 partition, image and reservation, and ends with its session. The limits of the profile apply to each of its nodes.
+A *batch job* is requested in the same way: it conducts a run by itself, for a time of its own, and outlives its
+session.
 ``carme_hub.spawners.companions`` calls this.
 """
 
@@ -35,6 +37,8 @@ class CompanionRequest:
             to the GPUs of a node.
         minutes: 0 = for the rest of the session's time. name: a short purpose.
         exclude: names of nodes that it must not get, separated by commas.
+        run: id of the run that a batch job conducts, "" for a companion. python: path of the Python in the image that
+            conducts it.
     """
 
     nodes: int = 1
@@ -44,6 +48,8 @@ class CompanionRequest:
     minutes: int = 0
     name: str = ""
     exclude: str = ""
+    run: str = ""
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +75,18 @@ def request_for(
     CPUs and memory are rounded up to what the profile allows. Those in proportion never exceed what it allows.
 
     Args:
-        minutes_left: of the session's time. most_nodes: limit for one companion.
+        minutes_left: of the session's time; of a batch job, the most that the profile gives. most_nodes: limit for one
+            companion.
 
     Raises:
         NoCompanion: the companion is not allowed; the message names the limit.
     """
     if not 1 <= companion.nodes <= most_nodes:
-        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
+        kind = "A batch job" if companion.run else "A companion"
+        raise NoCompanion(f"{kind} has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
+    if companion.run and not 1 <= companion.minutes <= minutes_left:
+        asked = f"; you asked for {companion.minutes}" if companion.minutes else ". Say how long, as with --time 2h"
+        raise NoCompanion(f"“{profile.display_name}” gives a batch job 1 to {minutes_left} minutes{asked}.")
     if minutes_left < 1:
         raise NoCompanion("The session's time is nearly over. Give it more time first.")
     own = parent.on_one_node().gpus.count
@@ -92,6 +103,8 @@ def request_for(
         nice=0,
         purpose=companion.name,
         exclude=companion.exclude,
+        batch=companion.run,
+        reservation="" if companion.run else parent.reservation,  # which may end before the job begins
     )
 
 
@@ -206,8 +219,10 @@ def _size(request: Request, virtual: bool) -> str:
 
 
 def describe_companion(request: Request, *, virtual: bool = False) -> str:
-    """Return a description of a companion: ``2 nodes more for training, 4 × a100``."""
+    """Return a description of a companion: ``2 nodes more for training, 4 × a100``; or of a batch job."""
+    gpus = f", {request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""
+    if request.batch:
+        return f"{request.batch}: {'1 node' if request.nodes == 1 else f'{request.nodes} nodes'}{gpus}"
     nodes = "1 node more" if request.nodes == 1 else f"{request.nodes} nodes more"
     what = f" for {request.purpose}" if request.purpose else ""
-    gpus = f", {request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""
     return f"{nodes}{what}{gpus}"

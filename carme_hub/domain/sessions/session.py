@@ -28,6 +28,7 @@ class Request:
         nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
         nodes: more than one only for companions. purpose: the short purpose of a companion.
         exclude: names of nodes that a companion must not get, separated by commas, as sbatch's ``--exclude``.
+        batch: id of the run that a batch job conducts; it outlives the session that it came from, its parent.
         fields: values of the profile's fields of installed packages, by name.
     """
 
@@ -46,6 +47,7 @@ class Request:
     nodes: int = 1
     purpose: str = ""
     exclude: str = ""
+    batch: str = ""
     make_folder: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 FILE_INTERVAL, DEADLINE_INTERVAL, FOLLOW_TIMEOUT = 0.5, 30.0, 20.0
 #: Seconds in which a rank may start a shell that was asked for.
 SHELL_SECONDS = 120.0
+#: Seconds in which this process learns of the end of its job after its ranks did.
+CANCEL_SECONDS = 2.0
 #: Seconds after which the record of a run is written: its ranks start meanwhile.
 RECORD_DELAY = 2.0
 
@@ -160,6 +162,9 @@ class Conductor:
     def _outcome_of(self, error: BaseException) -> State:
         if isinstance(error, Stopped):
             return {"state": "interrupted", "message": str(error)}
+        # Slurm may end the ranks of a job that is cancelled before it tells this process.
+        if isinstance(error, Failed) and "SIGTERM" in str(error) and self.stopping.wait(CANCEL_SECONDS):
+            return {"state": "interrupted", "message": self.stop_reason}
         if isinstance(error, Failed):
             return {"state": "failed", "message": str(error), "error": error.error}
         if not isinstance(error, NoBroker):  # its message is enough

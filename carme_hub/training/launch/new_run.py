@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -169,10 +170,34 @@ def _request(options: RunOptions, given: RunOptions, forwarded: environment.Forw
 def _complete(run: Run, request: State, forwarded: environment.Forwarded) -> Run:
     """Write the files that every run has."""
     run.logdir.mkdir(mode=0o700)
+    if request["asked"]["submit"]:
+        keep_packages(run, request)
+        run.set_batch_job({"state": "waiting", "said": ""})
     write_json(run.folder / environment.FILE, dict(forwarded.values))
     write_json(run.folder / "asked.json", request)
     write_json(run.folder / "state.json", initial_state(run.id, request))
     return run
+
+
+def keep_packages(run: Run, request: State) -> None:
+    """Keep what pip has installed in the session for a run that outlives it: the session's folder is removed."""
+    then, now = str(request.get("packages") or ""), run.folder / "packages"
+    if not then:
+        return
+    if Path(then).is_dir():
+        shutil.copytree(then, now, symlinks=True, copy_function=_link)
+    request["packages"] = str(now)
+    request["path"] = [
+        each.replace(then, str(now), 1) if each.startswith(f"{then}/") else each for each in request["path"]
+    ]
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file instead of copying it, where both are on one file system: pip replaces files, and changes none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def check_code(cell: str | None, script: str | None) -> None:

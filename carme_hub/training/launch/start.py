@@ -18,6 +18,7 @@ from carme_hub.training.templates import kernels
 
 from . import new_run
 from .price import NoQuote, choose_nodes, price_of, wait_of
+from .submit import submit
 
 
 def print_line(text: str) -> None:
@@ -68,6 +69,8 @@ def _begin(
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
         new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
+        if options.submit:
+            return submit(options, create, say)
         asked, options = options, choose_nodes(options)
         if price := price_of(options):
             say(price)
@@ -82,6 +85,15 @@ def _begin(
     except (NoRun, InvalidOptions, results.Rejected) as error:
         raise CannotRun(str(error)) from None
     return run
+
+
+def continues_text(run: Run, options: RunOptions) -> str:
+    """Return what is said of a run that nobody waits for: how to see and to stop it."""
+    how = "is a batch job and outlives this session" if options.submit else "continues without this notebook"
+    return (
+        f"{run.id} {how}. distributed.watch({run.id!r}) shows it, distributed.stop({run.id!r}) stops it, and "
+        f"distributed.runs() lists all runs. Its files: {run.folder}"
+    )
 
 
 def follow(run: Run, live: RunDisplay | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from carme_hub.training.records.batch_jobs import Refresher
 from carme_hub.training.run import control, description
 from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import Interrupted
@@ -57,6 +58,8 @@ class Follower:
 
     def __init__(self, run: Run, live: RunDisplay, clock: Callable[[], float] = time.time) -> None:
         self._run, self._live, self._clock = run, live, clock
+        self._jobs = Refresher()  # of a run that was submitted
+        self._jobs.refresh([run])
         self._latest: dict[str, Any] = run.state()
         self._logs = Logs(run, live.lines, all_ranks=live.all_ranks)
         self._displayed = Displayed(run.folder / DISPLAYED)
@@ -115,6 +118,7 @@ class Follower:
         while True:
             subscribed = self._reader is not None and not self._ended.is_set()
             if not subscribed or self._latest["state"] in ENDED:
+                self._jobs.refresh([self._run])
                 self._latest = self._run.state()  # its conductor has ended, or belongs to another session
             if self._latest["state"] in ENDED:
                 return True

@@ -12,8 +12,9 @@ from typing import Any
 
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
-from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs
+from carme_hub.training.run.run_folder import BATCH_JOB, ENDED, NoRun, Run, State, all_runs
 
+from .batch_jobs import Refresher
 from .marks import FILE as MARKS
 from .marks import read_marks
 from .record import last_scalars, read_scalars, read_usage
@@ -35,15 +36,18 @@ class RunsTable:
     """The newest runs of a user as rows. What has not changed since is not read again."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], dict[str, Any]] = {}
+        self._known: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+        self._jobs = Refresher()
         self._lock = Lock()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each run, the newest first; docs/reference/distributed.md lists the fields of a state."""
         found, known = [], {}
-        for run in all_runs()[:MAX_RUNS]:
+        runs = all_runs()[:MAX_RUNS]
+        self._jobs.refresh(runs)
+        for run in runs:
             try:
-                key = (run.id, _changed(run.folder / "state.json"), _changed(run.folder / MARKS))
+                key = run.id, tuple(_changed(run.folder / name) for name in ("state.json", MARKS, BATCH_JOB))
                 row = self._known.get(key) or _row(run, run.state())
             except (NoRun, OSError, ValueError, KeyError):  # it is being created or deleted
                 continue

@@ -1,7 +1,8 @@
 """A run and its folder (``~/.carme/runs/<id>``, 0700): its request, its state, its results and logs.
 
 Every process that can read the folder can follow a run, also from another session. Only the session of its conductor
-can change a run at once; other sessions leave a file for the conductor.
+can change a run at once; other sessions leave a file for the conductor. A run that was submitted has its conductor in a
+batch job; until that begins, ``batch.json`` has what the hub said last of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ ENDED = ("finished", "failed", "interrupted", "lost")
 #: Seconds for a conductor to start.
 START_TIMEOUT = 30.0
 LOST_MESSAGE = "The session of the run has ended, or its conductor was killed."
+#: The file with what the hub said last of a run's batch job, and what is said before it says anything.
+BATCH_JOB, SUBMITTING = "batch.json", "The batch job is being submitted."
 State = dict[str, Any]
 
 
@@ -80,7 +83,8 @@ class Run:
     def state(self) -> State:
         """Return the state; docs/reference/distributed.md lists its fields.
 
-        A live run without a conductor, for example after the end of its session, is ``lost``.
+        A live run without a conductor, for example after the end of its session, is ``lost``; one whose batch job has
+        not begun is ``waiting``.
 
         Raises:
             NoRun: its folder has been deleted.
@@ -90,12 +94,38 @@ class Run:
             return state
         state = self._read_state()  # a conductor that has ended since the first look has written its end before
         if state["state"] in LIVE and not self._has_conductor(state):
-            state |= {"state": "lost", "message": LOST_MESSAGE}
+            job = self.batch_job() if is_submitted(state) else {}
+            if job.get("state") != "ended" and is_submitted(state) and not state.get("conductor"):
+                return state | {"state": "waiting", "message": job.get("said") or SUBMITTING}
+            state |= _end_without_word(job, begun=bool(state.get("conductor")))
             with contextlib.suppress(OSError):
                 (self.folder / environment.FILE).unlink(missing_ok=True)  # it may have secrets
             if state["companions"]:
                 state["message"] += " If the session still runs, stop the run to give back its companions."
         return state
+
+    def batch_job(self) -> State:
+        """Return what the hub said last of its batch job: id, state, said, job, cancelled; {} = nothing yet."""
+        try:
+            return dict(json.loads((self.folder / BATCH_JOB).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def waits_for_hub(self) -> bool:
+        """Return whether only the hub knows what became of its batch job: no conductor has said it, and none runs."""
+        try:
+            state = self._read_state()
+        except (NoRun, ValueError):
+            return False
+        ended = self.batch_job().get("state") == "ended"
+        return is_submitted(state) and state["state"] in LIVE and not ended and not self._lock_held()
+
+    def set_batch_job(self, news: State) -> None:
+        """Keep what the hub says of its batch job, with the time at which it first said that it has ended."""
+        before = self.batch_job()
+        news |= {"at": before.get("at") or time.time()} if news.get("state") == "ended" else {}
+        if news != before:
+            write_json(self.folder / BATCH_JOB, news)
 
     def _read_state(self) -> State:
         try:
@@ -212,19 +242,41 @@ class Run:
         """Send a request to its conductor; errors as ``resize``."""
         return control.ask(self.id, {"op": op, **words}, timeout)
 
-    def _end(self, how: str, timeout: float) -> State:
-        state, end = self.state(), time.monotonic() + timeout
+    def request_end(self, how: str, timeout: float = 15.0) -> None:
+        """Request the end of a live run, "stop" or "interrupt", and wait for nothing; errors as ``stop``."""
+        state = self.state()
         if state["state"] in LIVE:
             try:
                 self.ask(how, timeout=timeout)
             except control.NoConductor:
                 if self._has_conductor(state):
                     (self.folder / how).touch(mode=0o600)  # its conductor is in another container
+                elif is_submitted(state):
+                    self._cancel_batch_job()
+
+    def _end(self, how: str, timeout: float) -> State:
+        end = time.monotonic() + timeout
+        self.request_end(how, timeout)
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
         if state["state"] == "lost" and state["companions"]:
             self._give_back(state)
         return state
+
+    def _cancel_batch_job(self) -> None:
+        """Cancel the batch job, which has not begun."""
+        from carme_hub.training.session import user_jobs  # imported here: few runs have one
+        from carme_hub.training.session.companions import NoHub, Refused
+
+        try:
+            hub = user_jobs.hub_of_user()
+            job = self.batch_job() | user_jobs.jobs_by_run(hub).get(self.id, {})
+            if job.get("id"):
+                user_jobs.cancel(hub, job["id"])
+        except (NoHub, Refused) as error:
+            raise control.RequestRefused(f"The batch job of {self.id} is not cancelled. {error}") from None
+        kept = {name: job.get(name) for name in ("id", "job")}
+        self.set_batch_job({**kept, "state": "ended", "said": "It was cancelled.", "cancelled": True})
 
     def _give_back(self, state: State) -> None:
         """Give back the companions of a run whose conductor was killed."""
@@ -248,7 +300,7 @@ class Run:
         write_json(self.folder / "state.json", state | {"companions": [], "message": LOST_MESSAGE})
 
     def _has_conductor(self, state: State) -> bool:
-        if not state.get("conductor") and time.time() < state["began"] + START_TIMEOUT:
+        if not state.get("conductor") and not is_submitted(state) and time.time() < state["began"] + START_TIMEOUT:
             return True  # its conductor is starting
         return self._lock_held()
 
@@ -261,6 +313,22 @@ class Run:
         except FileNotFoundError:
             pass
         return False
+
+
+def is_submitted(state: State) -> bool:
+    """Return whether a run is a batch job of its own."""
+    return bool((state.get("asked") or {}).get("submit"))
+
+
+def _end_without_word(job: State, *, begun: bool) -> State:
+    """Return how a run ended whose conductor has said nothing of it, by what the hub said of its batch job."""
+    if not job.get("said"):
+        return {"state": "lost", "message": LOST_MESSAGE}
+    at = {"ended": float(job.get("at") or 0)}
+    if job.get("cancelled"):
+        return {"state": "interrupted", "message": "The batch job was cancelled.", **at}
+    before = "" if begun else " before its run began"
+    return {"state": "failed", "message": f"The batch job ended{before}. {job['said']}", **at}
 
 
 def _changed_since(file: Path, when: float) -> bool:

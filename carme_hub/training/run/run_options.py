@@ -28,7 +28,7 @@ MAX_RESTARTS = 100
 #: The most steps of a profile: each may have 100,000 events.
 MAX_PROFILED = 50
 #: Options without a value.
-_FLAGS = ("--only-companion", "--wait", "--detach", "--dry-run", "--requeue", "--no-env")
+_FLAGS = ("--only-companion", "--wait", "--detach", "--dry-run", "--submit", "--batch", "--requeue", "--no-env")
 _MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 _RANGE = re.compile(r"(\d{1,7}):(\d{1,7})")
 
@@ -49,6 +49,7 @@ class RunOptions:
         elastic: the fewest and the most ranks of an elastic run, None = the number is fixed.
         seconds: time limit, 0 = as long as the session. name: "" = date and time.
         detach: whether the cell ends at once. dry_run: whether a batch script is printed instead.
+        submit: whether the run is a batch job of its own, which outlives the session.
         requeue: whether Slurm is to run the batch job again when the code stopped because its time was nearly over.
         push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
         env: variables of the environment that go along, ``NAME`` or ``NAME=VALUE``; a stored run has only the names.
@@ -70,6 +71,7 @@ class RunOptions:
     name: str = ""
     detach: bool = False
     dry_run: bool = False
+    submit: bool = False
     requeue: bool = False
     push: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
@@ -120,6 +122,8 @@ class RunOptions:
                 split_assignment(word)
             except ValueError as error:
                 raise InvalidOptions(f"--env: {error}") from None
+        if self.submit:
+            self._check_submit()
         if self.requeue and self.detach:
             raise InvalidOptions("--requeue needs the end of the run, so it cannot be detached. Leave --detach out.")
         if self.detach and self.pull:
@@ -127,6 +131,16 @@ class RunOptions:
                 "--pull waits for the end of the run, and --detach does not: leave one of them out. The result of a "
                 "function is kept for later: run = distributed.start(train, n=4), and at its end run.result(0)."
             )
+
+    def _check_submit(self) -> None:
+        if not self.seconds:
+            raise InvalidOptions("--submit: say how long the batch job may take, such as --time 4h.")
+        if self.elastic:
+            raise InvalidOptions("--submit: a batch job has a fixed number of ranks. Leave --elastic out.")
+        for name in ("dry_run", "requeue", "pull", "only_companion"):
+            if getattr(self, name):
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidOptions(f"{option} is not for a run that is submitted. Leave --submit or {option} out.")
 
     def _check_elastic(self, fewest: int, most: int) -> None:
         if self.backend == "mpi":
@@ -230,6 +244,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         name=arguments.name,
         detach=arguments.detach,
         dry_run=arguments.dry_run,
+        submit=arguments.submit,
         requeue=arguments.requeue,
         push=parse_names(arguments.push, "--push"),
         pull=parse_names(arguments.pull, "--pull"),
@@ -322,6 +337,7 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
     switch: Any = "store_true" if before is None else argparse.BooleanOptionalAction  # --no-detach takes it back
     for name in ("--only-companion", "--wait", "--detach"):
         parser.add_argument(name, action=switch, default=False)
+    parser.add_argument("--submit", "--batch", action=switch, default=False)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--requeue", action="store_true")
     if before is not None:
@@ -338,6 +354,8 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
                 name: getattr(before, name)
                 for name in ("nodes", "gpus_per_task", "gpus_per_node", "cpus_per_task", "backend", "name")
             },
-            **{name: getattr(before, name) for name in ("no_env", "max_restarts", "only_companion", "detach")},
+            **{
+                name: getattr(before, name) for name in ("no_env", "max_restarts", "only_companion", "detach", "submit")
+            },
         )
     return parser

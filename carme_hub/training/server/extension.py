@@ -63,7 +63,7 @@ class Runs:
 
     def __init__(self) -> None:
         self._logs: OrderedDict[tuple[str, float], tuple[Any, Lock]] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._jobs = Lock(), None  # type: Lock, Any
         # A home that does not answer, or a long log, keeps nobody from the server, and no look a button.
         self.readers, self.askers = (ThreadPoolExecutor(4, f"carme-runs-{word}") for word in ("read", "ask"))
 
@@ -75,10 +75,13 @@ class Runs:
         """
         from carme_hub.training.notebook.display import as_bundle
         from carme_hub.training.notebook.follow import Logs
+        from carme_hub.training.records.batch_jobs import Refresher
         from carme_hub.training.run.description import ENDED
         from carme_hub.training.run.run_folder import Run
 
         run = Run.by_id(id)
+        self._jobs = self._jobs or Refresher()
+        self._jobs.refresh([run])
         state = run.state()
         key = (run.id, float(state.get("began") or 0))  # a run that was deleted may have had the same id
         with self._lock:
@@ -105,7 +108,7 @@ class Runs:
             if word == "stacks":
                 return stacks_text(run.stacks())
             if word == "stop":
-                run.ask("stop")
+                run.request_end("stop")
                 return "Stop requested."
             if word in ("+1", "-1"):
                 return str(run.resize(int(word)).get("message") or "Resize requested.")

@@ -142,7 +142,7 @@ class RunsPage:
         import shlex
         from dataclasses import replace
 
-        from carme_hub.training.launch import price, start
+        from carme_hub.training.launch import price, start, submit
         from carme_hub.training.launch.new_run import given_options
         from carme_hub.training.run.run_options import InvalidOptions, parse_changes
 
@@ -160,12 +160,15 @@ class RunsPage:
             raise ValueError(f"{more[0]!r} is no option. Write options as -n 8, and arguments in their own field.")
         if options.dry_run or options.requeue:
             raise ValueError("--dry-run and --requeue are for carme-hub train in a terminal.")
-        if not request.get("confirm") and (said := price.price_of(price.choose_nodes(options))):
-            return {"message": said, "confirm": True}
+        if not request.get("confirm"):
+            beyond = submit.batch_job(options).price if options.submit else price.price_of(price.choose_nodes(options))
+            if beyond:
+                return {"message": beyond, "confirm": True}
         args = arguments if request.get("args") is not None else None
         changed, lines = bool(request.get("changed_code")), list[str]()
         new = start.begin_again(run, options, lines.append, args=args, changed_code=changed)
-        return {"message": " ".join([f"{new.id} is started.", *lines]), "run": new.id}
+        done = "is submitted" if options.submit else "is started"
+        return {"message": " ".join([f"{new.id} {done}.", *lines]), "run": new.id}
 
 
 def _marks(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,14 +148,16 @@ class Hub:
         memory_mib: int = 0,
         minutes: int = 0,
         exclude: Collection[str] = (),
+        run: str = "",
     ) -> Quote:
         """Return the quote of a companion; this changes nothing.
 
         Args:
             gpus: in total. cpus, memory_mib: on each node; 0 = the session's, in proportion to its GPUs.
             minutes: 0 = the session's remaining time. exclude: nodes that it must not get.
+            run: of a batch job, whose time is its own.
         """
-        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude)
+        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude, run=run)
         return _parse(Quote, self.ask("GET", f"/quote?{urlencode(parameters)}"))
 
     def open(
@@ -169,14 +171,17 @@ class Hub:
         name: str = "",
         key: str = "",
         exclude: Collection[str] = (),
+        run: str = "",
+        python: str = "",
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
 
         Args:
             name: its purpose. key: "" = a new one; after a lost answer the request is repeated once with it.
             exclude: nodes that it must not get.
+            run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
         """
-        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude)
+        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python)
         key = key or uuid.uuid4().hex
         try:
             return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
@@ -229,10 +234,11 @@ class Hub:
 
 
 def _parameters(
-    nodes: int, gpus: int, cpus: int, memory_mib: int, minutes: int, exclude: Collection[str]
+    nodes: int, gpus: int, cpus: int, memory_mib: int, minutes: int, exclude: Collection[str], **more: str
 ) -> dict[str, int | str]:
     found = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
-    return found | ({"exclude": ",".join(sorted(exclude))} if exclude else {})  # an older hub does not know it
+    more["exclude"] = ",".join(sorted(exclude))
+    return found | {name: text for name, text in more.items() if text}  # an older hub does not know them
 
 
 def live_companions(hub: Hub, name: str) -> list[str]:

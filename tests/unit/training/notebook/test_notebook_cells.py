@@ -211,8 +211,8 @@ def test_options_of_a_function_are_those_of_the_cell() -> None:
     assert (asked.ranks, asked.elastic, asked.seconds, asked.nodes, asked.gpus_per_task) == (4, (2, 8), 1800, 2, 0)
     with pytest.raises(CannotRun, match="a function has arguments"):
         distributed._run_options(4, {"push": "x"})
-    with pytest.raises(CannotRun, match="Unrecognized arguments: --batch"):
-        distributed._run_options(4, {"batch": 3})
+    with pytest.raises(CannotRun, match="Unrecognized arguments: --bath"):
+        distributed._run_options(4, {"bath": 3})
     with pytest.raises(CannotRun, match="is not a function"):
         distributed.run("train.py", n=2)  # type: ignore[arg-type]
 

@@ -142,4 +142,10 @@ def test_a_run_that_has_the_id_of_a_deleted_one_shows_nothing_of_that(
 
 
 def test_a_button_of_a_run_that_has_no_conductor_here_says_so(run: Run) -> None:
-    assert "has ended" in Runs().ask(run.id, "stop") or "session" in Runs().ask(run.id, "stop")
+    assert "has ended" in Runs().ask(run.id, "+1") or "session" in Runs().ask(run.id, "+1")
+
+
+def test_a_run_of_another_session_is_stopped_by_a_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "_has_conductor", lambda self, said: True)
+    assert Runs().ask(run.id, "stop") == "Stop requested."
+    assert (run.folder / "stop").exists()

@@ -321,6 +321,7 @@ function repeatForm(row) {
   const options = element("input", { type: "text", placeholder: "-n 8 --time 2h" });
   const args = element("input", { type: "text", value: row.args });
   const changed = element("input", { type: "checkbox" });
+  const batch = element("input", { type: "checkbox" });
   const has = ["script", "module", "command"].includes(row.kind);
   const button = element("button", {}, "Start");
   const start = (event) => {
@@ -328,7 +329,8 @@ function repeatForm(row) {
     document.activeElement?.blur();
     button.disabled = true; // a second click would start a second run
     say("One moment …");
-    const body = { ask: "repeat", options: options.value, changed_code: changed.checked };
+    const words = batch.checked ? `${options.value} --submit` : options.value;
+    const body = { ask: "repeat", options: words, changed_code: changed.checked };
     if (has && args.value !== row.args) body.args = args.value;
     const send = (confirm) => act(async () => {
       try {
@@ -343,6 +345,7 @@ function repeatForm(row) {
   return fold("Repeat", element("form", { submit: start },
     element("div", { class: "fields" },
       field("Options that change", options), has ? field("Arguments", args) : null,
+      element("label", { class: "check" }, batch, element("span", {}, "As a batch job, which outlives this session (needs --time)")),
       row.kind === "script" ? element("label", { class: "check" }, changed, element("span", {}, "Also if the script has changed")) : null),
     element("div", { class: "bar" }, button)));
 }

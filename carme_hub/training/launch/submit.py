@@ -1,0 +1,102 @@
+"""Submit a run as a batch job (``--submit``): choose its nodes, say its price, and request it from the hub.
+
+The job has the image, the profile, the account and the folders of the session, and the run's folder is in the home, so
+that every later session sees its state, logs and curves. What pip had installed in the session is kept in that folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from carme_hub.training.conductor.companion_price import companion_minutes, cost_text, job_capacity, resources_text
+from carme_hub.training.run.description import pluralize
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.placement import CompanionSize, Placement, companion_size, divide_ranks, gpus_of_rank
+from carme_hub.training.run.run_folder import Run, has_virtual_gpus
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.session.companions import Hub, NoHub, Refused
+
+#: The name of a run in a question for the price: its folder is created when the price is known.
+UNNAMED = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """A batch job that may be requested: the options of its run, its size, its minutes, and its price as text."""
+
+    options: RunOptions
+    size: CompanionSize
+    minutes: int
+    price: str
+
+
+def submit(
+    options: RunOptions,
+    create: Callable[[RunOptions, str], Run],
+    say: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
+) -> Run:
+    """Submit a run, and return it; it waits in Slurm's queue.
+
+    Args:
+        create: creates the run, of the options with its nodes, and what was said of its price.
+        say: prints a line for the user.
+
+    Raises:
+        CannotRun: with what to do. Where the hub does not answer, the run may have been submitted all the same.
+    """
+    wanted = batch_job(options, environ)
+    say(wanted.price)
+    run = create(wanted.options, wanted.price)
+    request = run.request()
+    python, key = str(request.get("python") or sys.executable), str(request["key"])
+    try:
+        job = Hub.from_environ(environ).open(
+            **wanted.size, minutes=wanted.minutes, name=run.id, key=key, run=run.id, python=python
+        )
+    except Refused as error:
+        run.set_batch_job({"state": "ended", "said": str(error)})
+        raise CannotRun(str(error)) from None
+    except NoHub as error:
+        raise CannotRun(
+            f"{error} Whether {run.id} was submitted is not known; carme-hub runs shows it when the hub answers."
+        ) from None
+    run.set_batch_job({"id": job.id, "state": job.state, "said": job.said, "job": job.job})
+    return run
+
+
+def batch_job(options: RunOptions, environ: Mapping[str, str] = os.environ) -> BatchJob:
+    """Return the batch job of a run, with its price; nothing is requested.
+
+    Raises:
+        CannotRun: the hub would refuse it, or does not answer.
+    """
+    name = options.name or UNNAMED
+    minutes = companion_minutes(options)
+    capacity = job_capacity(environ)
+    each = gpus_of_rank(options, capacity)
+    try:
+        hub = Hub.from_environ(environ)
+        allowed = hub.quote(nodes=1, gpus=each, minutes=minutes, run=name).gpus_of_one_node
+        # All ranks are in the job, as in a companion alone.
+        chosen = divide_ranks(replace(options, submit=False, only_companion=True), capacity, allowed)
+        if chosen is None:
+            raise CannotRun(
+                f"{pluralize(options.ranks, 'rank')} with {pluralize(each, 'GPU')} each cannot be divided among nodes: "
+                f"one node of this profile may have {', '.join(map(str, allowed))} GPUs."
+            )
+        nodes = chosen.nodes or 1
+        placement = Placement(options.ranks, nodes, each, companion=True)
+        size = companion_size(chosen, placement)
+        quote = hub.quote(**size, minutes=minutes, run=name)
+    except (NoHub, Refused) as error:
+        raise CannotRun(str(error)) from None
+    if not quote.allowed:
+        raise CannotRun(quote.message)
+    chosen = replace(chosen, nodes=nodes, gpus_per_task=each, only_companion=False, detach=True, submit=True)
+    resources = resources_text(placement, virtual=has_virtual_gpus(environ))
+    price = f"A batch job of {resources} is requested. {cost_text(quote)}".strip()
+    return BatchJob(chosen, size, minutes, price)

@@ -1,0 +1,57 @@
+"""What the hub says of runs that were submitted: nobody else knows of a run whose batch job has not begun.
+
+It is kept in the folders of the runs (``Run.set_batch_job``), so that their state needs no hub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from carme_hub.training.run.run_folder import BATCH_JOB, NoRun, Run
+from carme_hub.training.session.companions import Hub, NoHub, Refused
+from carme_hub.training.session.user_jobs import hub_of_user, jobs_by_run
+
+#: Seconds between two questions, and after which a run of which the hub knows nothing was certainly not submitted.
+INTERVAL, UNKNOWN_SECONDS = 5.0, 120.0
+NOT_SUBMITTED = "The hub has no such job: it was not submitted."
+
+
+class Refresher:
+    """Asks the hub about batch jobs that have not begun, or that ended without a word; one question for all of them.
+
+    Args:
+        interval: seconds in which it asks once at most. hub: returns the hub's interface for the user's batch jobs.
+    """
+
+    def __init__(self, interval: float = INTERVAL, hub: Callable[[], Hub] = hub_of_user) -> None:
+        self._interval, self._hub = interval, hub
+        self._next, self._lock = 0.0, threading.Lock()
+
+    def refresh(self, runs: Iterable[Run]) -> None:
+        """Keep what the hub says of those of the runs that need it; a hub that does not answer changes nothing."""
+        with self._lock:
+            if time.monotonic() < self._next:
+                return
+            waiting = [run for run in runs if (run.folder / BATCH_JOB).is_file() and run.waits_for_hub()]
+            if not waiting:
+                return
+            self._next = time.monotonic() + self._interval
+            try:
+                jobs = jobs_by_run(self._hub())
+            except (NoHub, Refused):
+                return
+            for run in waiting:
+                with contextlib.suppress(OSError, NoRun):  # it is being deleted
+                    _keep(run, jobs.get(run.id))
+
+
+def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
+    before = run.batch_job()
+    if found is not None and before.get("id", found.get("id")) == found.get("id"):
+        run.set_batch_job(before | {name: found.get(name) for name in ("id", "state", "said", "job", "cancelled")})
+    elif "id" not in before and time.time() > run.state()["began"] + UNKNOWN_SECONDS:
+        run.set_batch_job({"state": "ended", "said": NOT_SUBMITTED})

@@ -1,0 +1,34 @@
+"""A client of the hub for the batch jobs of a user, which outlive the sessions that submitted them.
+
+Errors of all functions: ``NoHub`` where there is no hub or it does not answer, ``Refused`` with the hub's reason.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from .companions import Hub
+
+
+def hub_of_user(environ: Mapping[str, str] = os.environ) -> Hub:
+    """Return the hub's interface for the batch jobs of this session's user."""
+    found = Hub.from_environ(environ)
+    name = quote(environ.get("JUPYTERHUB_USER", ""), safe="")
+    return replace(found, url=f"{environ['JUPYTERHUB_API_URL'].rstrip('/')}/carme/users/{name}/batch-jobs")
+
+
+def jobs_by_run(hub: Hub) -> dict[str, dict[str, Any]]:
+    """Return the newest batch job of each run, by the run's id; docs/reference/rest.md lists the fields."""
+    listed = hub.ask("GET", "").get("batch_jobs")
+    jobs = listed if isinstance(listed, list) else []
+    return {str(each["run"]): each for each in jobs if isinstance(each, dict) and each.get("run")}
+
+
+def cancel(hub: Hub, id: str) -> None:
+    """Cancel a batch job, whether it waits or runs; an ended one stays as it is."""
+    hub.ask("DELETE", f"/{uuid.UUID(id)}")
