@@ -15,7 +15,7 @@ from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_senten
 from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.profile import MISSING_FOLDER
 from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session, SessionState
-from carme_hub.spawners.companions.companions import described
+from carme_hub.spawners.companions.descriptions import described
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 

@@ -102,11 +102,11 @@ def _train(words: list[str]) -> int:
     if options.dry_run:
         print_text(batch_script(options, program=program))
         return 0
-    if options.requeue and not isinstance(broker_here(), DirectBroker):
+    if options.requeue and not options.submit and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
     run = start.begin(options, say, **what)
     follow_run(run, options, all_ranks=own.all)
-    if options.requeue and (run.folder / OUT_OF_TIME).exists():
+    if options.requeue and not options.submit and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
 

@@ -2,6 +2,9 @@
 
 The job has the session's container, and a step broker as a session has, but no server and no token. The run has the
 nodes of the job and no companion. The exit status is 0 where the run finished, as Slurm's accounting then says.
+
+With ``--requeue`` a run that was told that its time is nearly over (``here.on_time_limit``) and ended with success goes
+on in another job: the exit status ``CONTINUES`` tells the hub, and the state says that the run waits for it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,13 @@ import sys
 from pathlib import Path
 
 from carme_hub.training.conduct import allow_many_files, conduct
+from carme_hub.training.here import OUT_OF_TIME
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run
 
+#: As in ``carme_hub.domain.sessions.session``, for the hub.
+CONTINUES = 85
+WAITS = "Its time was over, and another job will continue it."
 CANCELLED = "The batch job was cancelled, or its time was over."
 
 
@@ -24,8 +32,16 @@ def main(words: list[str]) -> int:
         os.dup2(log, number)
     os.close(log)
     allow_many_files()
+    (run.folder / OUT_OF_TIME).unlink(missing_ok=True)
     conduct(run, lambda: None, ended=CANCELLED)
-    return 0 if run.state()["state"] == "finished" else 1
+    state = run.state()
+    if state["state"] != "finished":
+        return 1
+    if not (state["asked"]["requeue"] and (run.folder / OUT_OF_TIME).exists()):
+        return 0
+    run.set_batch_job(run.batch_job() | {"said": WAITS, "continued": True})
+    write_json(run.folder / "state.json", state | {"state": "waiting", "conductor": None, "ended": 0.0, "nodes": []})
+    return CONTINUES
 
 
 if __name__ == "__main__":

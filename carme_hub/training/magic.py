@@ -41,8 +41,8 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session and, whe
     --detach              end the cell at once; the run continues, also when this kernel ends
     --submit              have the run as a batch job of its own, which outlives this session; it needs --time
     --dry-run             run nothing, and print a Slurm batch script that does the same
-    --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),
-                          Slurm runs the job again, and the code continues from its checkpoint
+    --requeue             with either: where the code stops because its time is nearly over (here.on_time_limit),
+                          another job continues from its checkpoint
 
 Each rank finds its number by carme_hub.training.here, torch.distributed or Horovod. Stop the run as you stop a cell.
 """
@@ -71,7 +71,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     if options.dry_run:
         print(batch_script.batch_script(options, cell=cell, push=push))  # noqa: T201  this is what was asked for
         return
-    if options.requeue:
+    if options.requeue and not options.submit:
         raise CannotRun(batch_script.NO_REQUEUE)
     run = start.begin(options, cell=cell, push=push)
     if options.detach or options.submit:

@@ -135,7 +135,7 @@ def repeat(words: list[str]) -> int:
         return 0 if words else 2
     old = run_folder.Run.load(words[0])
     options, program, own = parse_changes(words[1:], given_options(old), OWN)
-    if options.dry_run or options.requeue:
+    if options.dry_run or (options.requeue and not options.submit):
         raise CannotRun("--dry-run and --requeue are for carme-hub train.")
     run = start.begin_again(
         old, options, say, args=program if program or "--" in words else None, changed_code=own.changed_code

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from weakref import WeakValueDictionary
 
-from carme_hub.domain.cluster.jobs import Job, Phase
-from carme_hub.domain.cluster.queue_position import ahead_of
-from carme_hub.domain.cluster.reasons import refusal_sentence, waiting_sentence
+from carme_hub.domain.cluster.jobs import Job
+from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.companions import (
     CompanionRequest,
     CompanionStart,
@@ -36,10 +34,10 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.spawners.progress import local_timezone
 
-#: The end reason of a companion that was given back, and of a batch job that was cancelled.
+#: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
 GIVEN_BACK, CANCELLED = "Given back.", "It was cancelled."
+CONTINUED = "Its time was over, and another job continues it."
 #: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
 SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000
@@ -152,7 +150,7 @@ async def open_companion(
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
-        await _submit(hub, spawner, opened, wanted.python)
+        await _submit(hub, spawner, opened)
     kind = "batch job" if wanted.run else "companion"
     hub.log.info("Session %s of %s has the %s %s: %s", session.id, session.user, kind, id, describe_companion(request))
     return hub.registry.current(id) or opened, tuple(warnings)
@@ -258,8 +256,38 @@ def _is_different(found: Session, wanted: CompanionRequest) -> bool:
     return (request.nodes, request.gpus.count, request.purpose, request.exclude) != asked
 
 
-async def _submit(hub: HubContext, spawner: Any, session: Session, python: str) -> None:
-    """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
+async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> str:
+    """Open the batch job that continues the run of one that has ended; return a sentence for its user.
+
+    It is admitted and held for anew. A repeated call opens nothing more.
+
+    Args:
+        user: JupyterHub's user. session: of the job that has ended.
+
+    Raises:
+        StoreError: the database cannot store it; nothing was submitted.
+    """
+    id = str(uuid.uuid5(uuid.UUID(session.id), "continued"))
+    if await hub.registry.get(id) is not None:
+        return CONTINUED
+    try:
+        if _profile_of(session, await user.spawner.offer()) is None:
+            raise NoCompanion("The profile of this session is no longer offered to you.")
+        held = time.time()
+        request = await hub.admit(user, id, session.request, lambda _percent, _text: None)
+        opened, _ = await hub.registry.intend(
+            *(id, session.user, session.server_name, request), parent=session.parent, held=held
+        )
+        await _submit(hub, user.spawner, opened, 0.0)
+    except Refused as error:
+        hub.log.info("The batch job %s of %s is not continued: %s", session.id, session.user, error)
+        return f"Its time was over, and it is not continued: {error.message}"
+    hub.log.info("The batch job %s of %s is continued by %s", session.id, session.user, id)
+    return CONTINUED
+
+
+async def _submit(hub: HubContext, spawner: Any, session: Session, limit: float | None = None) -> None:
+    """Submit a companion's job; wait ``limit`` seconds for it (``SUBMIT_WAIT``), then it continues by itself."""
     request = session.request
     image = next((i for i in spawner.site_images() if i.name == request.image), None)
     try:
@@ -268,7 +296,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, python: str) 
         owner = spawner.owner()
         site = spawner.site(owner.home)
         if request.batch:
-            spec = render_batch_job(session.id, owner, request, image, site, python)
+            spec = render_batch_job(session.id, owner, request, image, site)
         else:
             spec = render_companion(session.id, session.parent, owner, request, image, site)
     except (ContainerError, Refused) as error:
@@ -294,7 +322,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, python: str) 
     task = asyncio.create_task(submit(), name=f"carme-companion-{session.id}")
     _submitting.add(task)
     task.add_done_callback(_submitted)
-    done, _ = await asyncio.wait([task], timeout=SUBMIT_WAIT)
+    done, _ = await asyncio.wait([task], timeout=SUBMIT_WAIT if limit is None else limit)
     try:
         if done:
             task.result()
@@ -310,78 +338,4 @@ def _submitted(task: asyncio.Task[Any]) -> None:
         task.exception()  # marks it as retrieved, since asyncio logs exceptions that nobody has retrieved
 
 
-# -- state of companions ----------------------------------------------------------------------------------------------
-
-
-async def listed(hub: HubContext, session: Session, *, virtual: bool = False) -> list[Mapping[str, object]]:
-    """Return the state of a session's companions, including ended ones, oldest first."""
-    now, found = time.time(), await hub.registry.all_companions_of(session.id)
-    return [described(hub, each, now, virtual=virtual) for each in found]
-
-
-def described(hub: HubContext, companion: Session, now: float, *, virtual: bool = False) -> dict[str, object]:
-    """Return the state of one companion, from memory.
-
-    Args:
-        virtual: its GPUs are a sandbox's virtual GPUs, and are labelled so.
-    """
-    job = _job_of(hub, companion)
-    state = state_of(companion)
-    runs = job is not None and job.phase is not Phase.WAITING and job.start
-    waits = state == "waiting" and job is not None and job.phase is Phase.WAITING
-    return {
-        "id": companion.id,
-        "state": state,
-        "said": _state_text(hub, companion, state, job, now),
-        "name": companion.request.purpose,
-        "run": companion.request.batch,
-        "cancelled": bool(companion.cancel_wanted),
-        "shown": describe_companion(companion.request, virtual=virtual),
-        "nodes": list(job.nodes) if job is not None and runs else [],
-        "node_count": companion.request.nodes,
-        "gpus": companion.request.gpus.count,
-        "gpu_type": companion.request.gpus.type,
-        "cpus": companion.request.cpus,
-        "memory_mib": companion.request.memory_mib,
-        "job": companion.job_id,
-        "started": int(job.start) if job is not None and runs else int(companion.started),
-        "ends": int(job.start + 60 * job.time_limit) if job is not None and runs and job.time_limit else 0,
-        "expected_start": int(job.start) if job is not None and waits else 0,
-    }
-
-
-def state_of(companion: Session) -> str:
-    """Return "waiting", "running", "ending" or "ended"."""
-    if companion.state is SessionState.ENDED:
-        return "ended"
-    if companion.cancel_wanted:
-        return "ending"
-    return "running" if companion.state is SessionState.RUNNING else "waiting"
-
-
-def _job_of(hub: HubContext, companion: Session) -> Job | None:
-    snapshot = hub.watcher.latest
-    if companion.state is SessionState.ENDED or snapshot is None:
-        return None
-    found = [job for job in snapshot.named(companion.job_name, companion.user) if job.phase is not Phase.TERMINAL]
-    return found[-1] if found else None
-
-
-def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
-    if state == "ended":
-        return companion.end_reason
-    if state == "ending":
-        return "It is being cancelled." if companion.request.batch else "It is being given back."
-    if not hub.watcher.health.ok:
-        return f"Slurm does not answer ({hub.watcher.health.error}). Nothing is lost; the hub tries again by itself."
-    if state == "running":
-        return ""
-    snapshot = hub.watcher.latest
-    if job is None or snapshot is None:
-        return "It is being submitted to Slurm."
-    if job.phase is not Phase.WAITING:
-        return "It is starting."
-    # For a waiting job that was submitted by slurmrestd, Slurm 22.05 counts the GPUs of one node only.
-    asked = replace(job, gpus=companion.request.gpus)
-    sentence = waiting_sentence(asked, ahead_of(job, snapshot), now, local_timezone())
-    return f"{sentence[:1].upper()}{sentence[1:]}."
+HubContext.continue_batch_job = continue_batch_job

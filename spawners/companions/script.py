@@ -55,14 +55,11 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())
 
 
-def render_batch_job(session: str, owner: Owner, request: Request, image: Image, site: Site, python: str) -> JobSpec:
+def render_batch_job(session: str, owner: Owner, request: Request, image: Image, site: Site) -> JobSpec:
     """Return the batch job of a run, which is a folder in the user's home.
 
     Its document has no server, and so no token and no other secret. What pip had installed in the session is in the
     folder of the run.
-
-    Args:
-        python: path of the Python in the image.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
@@ -74,7 +71,7 @@ def render_batch_job(session: str, owner: Owner, request: Request, image: Image,
     del document["singleuser"]
     for name in ("singleuser.json", "carme-singleuser"):
         document["files"].pop(name, None)
-    argv = (python, "-P", "-m", BATCH_PROGRAM, folder)
+    argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
     plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
     document["plan"] = {**asdict(plan), "grace": site.grace}
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

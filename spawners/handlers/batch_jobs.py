@@ -17,7 +17,8 @@ from jupyterhub.utils import url_path_join
 from tornado import web
 
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
-from carme_hub.spawners.companions.companions import cancel_batch_job, described
+from carme_hub.spawners.companions.companions import cancel_batch_job
+from carme_hub.spawners.companions.descriptions import described
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 

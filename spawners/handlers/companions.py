@@ -20,7 +20,8 @@ from tornado import web
 from carme_hub.domain.sessions.companions import CompanionRequest
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
-from carme_hub.spawners.companions.companions import described, give_back, listed, open_companion, quote
+from carme_hub.spawners.companions.companions import give_back, open_companion, quote
+from carme_hub.spawners.companions.descriptions import described, listed
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
@@ -197,9 +198,10 @@ def _body(body: bytes) -> dict[str, object]:
 
 def companion_request(said: dict[str, Any]) -> CompanionRequest:
     """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
-    unknown = sorted(set(said) - {*_NUMBERS, *_TEXTS})
+    known_fields = (*_NUMBERS, *_TEXTS, "requeue")
+    unknown = sorted(set(said) - set(known_fields))
     if unknown:
-        known = ", ".join((*_NUMBERS, *_TEXTS))
+        known = ", ".join(known_fields)
         raise web.HTTPError(400, f"Unknown: {', '.join(map(str, unknown))[:100]}. Known: {known}.")
     texts = {field: said[field] for field in _TEXTS if field in said}
     for field, text in texts.items():
@@ -207,8 +209,11 @@ def companion_request(said: dict[str, Any]) -> CompanionRequest:
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise web.HTTPError(400, message)
     numbers = {field: _number(field, said[field]) for field in _NUMBERS if field in said}
+    requeue = said.get("requeue", False)
+    if type(requeue) is not bool or (requeue and "run" not in texts):
+        raise web.HTTPError(400, "requeue is true or false, and for a batch job.")
     texts["name"] = texts.get("name", texts.get("run", "")).strip()
-    return CompanionRequest(**{**numbers, **texts})
+    return CompanionRequest(**{**numbers, **texts, "requeue": requeue})
 
 
 def _number(field: str, value: object) -> int:

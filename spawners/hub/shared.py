@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyterhub import orm
+from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
@@ -45,6 +46,9 @@ log = logging.getLogger("carme_hub")
 
 class HubContext:
     """One hub's clients, stores and background tasks for one cluster."""
+
+    #: Opens the job that continues the run of a batch job; ``spawners.companions``, which imports this module, sets it.
+    continue_batch_job: ClassVar[Callable[[HubContext, Any, Session], Awaitable[str]]]
 
     def __init__(self, config: Config, hub_db: Callable[[], Any], logger: logging.Logger) -> None:
         self.log = logger
@@ -87,7 +91,12 @@ class HubContext:
             counted = self._counted_by
             self.slots = Slots(engine, self.settings.cluster, licenses=counted, in_slurm=in_slurm, log=self.log)
         self._revoke_unused_tokens()
-        self.reconciler = SessionReconciler(self.registry, self.client, self.watcher, revoke=self.revoke, log=self.log)
+        self.reconciler = SessionReconciler(
+            *(self.registry, self.client, self.watcher),
+            revoke=self.revoke,
+            log=self.log,
+            continue_batch_job=self._continue_batch_job,
+        )
         self.registry.on_change(self._notify_spawner)
         self.watcher.start()
         self.reconciler.start()
@@ -200,6 +209,13 @@ class HubContext:
         except SQLAlchemyError as error:
             db.rollback()
             self.log.warning("Tokens of servers that were never started are not revoked: %s", error)
+
+    async def _continue_batch_job(self, session: Session) -> str:
+        """Have another job continue the run of a batch job; return a sentence for its user."""
+        users = JupyterHub.instance().users
+        if session.user not in users:
+            return "Its time was over, and it is not continued: its user is not known to the hub any more."
+        return await type(self).continue_batch_job(self, users[session.user], session)
 
     async def flush_database(self) -> None:
         """Wait until the committed changes of the hub's own database are on disk."""

@@ -38,7 +38,7 @@ class CompanionRequest:
         minutes: 0 = for the rest of the session's time. name: a short purpose.
         exclude: names of nodes that it must not get, separated by commas.
         run: id of the run that a batch job conducts, "" for a companion. python: path of the Python in the image that
-            conducts it.
+            conducts it. requeue: whether another job continues the run where its time was too short.
     """
 
     nodes: int = 1
@@ -50,6 +50,7 @@ class CompanionRequest:
     exclude: str = ""
     run: str = ""
     python: str = ""
+    requeue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ def request_for(
         purpose=companion.name,
         exclude=companion.exclude,
         batch=companion.run,
+        python=companion.python,
+        requeue=companion.requeue,
         reservation="" if companion.run else parent.reservation,  # which may end before the job begins
     )
 

@@ -14,6 +14,11 @@ from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 MAINTENANCE_STOP = "Stopped for maintenance of "
 
 
+#: Exit status of a batch job whose run has saved its work because its time was nearly over
+#: (``carme_hub.training.conduct_batch``).
+CONTINUES = 85
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """User options after validation: what a session asks of the cluster.
@@ -29,6 +34,8 @@ class Request:
         nodes: more than one only for companions. purpose: the short purpose of a companion.
         exclude: names of nodes that a companion must not get, separated by commas, as sbatch's ``--exclude``.
         batch: id of the run that a batch job conducts; it outlives the session that it came from, its parent.
+        python: path of the Python in the image that conducts it. requeue: whether another job continues the run of a
+            batch job that ended with ``CONTINUES``.
         fields: values of the profile's fields of installed packages, by name.
     """
 
@@ -48,6 +55,8 @@ class Request:
     purpose: str = ""
     exclude: str = ""
     batch: str = ""
+    python: str = ""
+    requeue: bool = False
     make_folder: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
 

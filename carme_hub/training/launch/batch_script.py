@@ -34,8 +34,8 @@ _JOB_VARIABLES = {"account": "SLURM_JOB_ACCOUNT", "partition": "SLURM_JOB_PARTIT
 _JOB_VARIABLES |= {"reservation": "SLURM_JOB_RESERVATION"}
 
 NO_REQUEUE = (
-    "--requeue is for batch jobs: with --dry-run it is in the printed script. In a session, set a longer --time "
-    "and run this again."
+    "--requeue is for batch jobs: write --submit too, or --dry-run, and it is in the printed script. For a run of this "
+    "session, set a longer --time and run this again."
 )
 
 

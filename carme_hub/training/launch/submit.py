@@ -55,7 +55,13 @@ def submit(
     python, key = str(request.get("python") or sys.executable), str(request["key"])
     try:
         job = Hub.from_environ(environ).open(
-            **wanted.size, minutes=wanted.minutes, name=run.id, key=key, run=run.id, python=python
+            **wanted.size,
+            minutes=wanted.minutes,
+            name=run.id,
+            key=key,
+            run=run.id,
+            python=python,
+            requeue=options.requeue,
         )
     except Refused as error:
         run.set_batch_job({"state": "ended", "said": str(error)})
@@ -64,7 +70,7 @@ def submit(
         raise CannotRun(
             f"{error} Whether {run.id} was submitted is not known; carme-hub runs shows it when the hub answers."
         ) from None
-    run.set_batch_job({"id": job.id, "state": job.state, "said": job.said, "job": job.job})
+    run.set_batch_job({"id": job.id, "state": job.state, "said": job.said, "job": job.job, "created": job.created})
     return run
 
 

@@ -51,7 +51,11 @@ class Refresher:
 
 def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
     before = run.batch_job()
-    if found is not None and before.get("id", found.get("id")) == found.get("id"):
-        run.set_batch_job(before | {name: found.get(name) for name in ("id", "state", "said", "job", "cancelled")})
+    # An older job of this name is that of a run that was deleted; a newer one continues this run.
+    if found is not None and (
+        found["id"] == before.get("id") or found["created"] > (before.get("created") or run.state()["began"] - 60)
+    ):
+        news = ("id", "state", "said", "job", "created", "cancelled")
+        run.set_batch_job(before | {name: found.get(name) for name in news})
     elif "id" not in before and time.time() > run.state()["began"] + UNKNOWN_SECONDS:
         run.set_batch_job({"state": "ended", "said": NOT_SUBMITTED})

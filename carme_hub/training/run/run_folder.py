@@ -327,7 +327,7 @@ def _end_without_word(job: State, *, begun: bool) -> State:
     at = {"ended": float(job.get("at") or 0)}
     if job.get("cancelled"):
         return {"state": "interrupted", "message": "The batch job was cancelled.", **at}
-    before = "" if begun else " before its run began"
+    before = "" if begun or job.get("continued") else " before its run began"
     return {"state": "failed", "message": f"The batch job ended{before}. {job['said']}", **at}
 
 

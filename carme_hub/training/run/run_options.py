@@ -124,7 +124,7 @@ class RunOptions:
                 raise InvalidOptions(f"--env: {error}") from None
         if self.submit:
             self._check_submit()
-        if self.requeue and self.detach:
+        if self.requeue and self.detach and not self.submit:
             raise InvalidOptions("--requeue needs the end of the run, so it cannot be detached. Leave --detach out.")
         if self.detach and self.pull:
             raise InvalidOptions(
@@ -137,7 +137,7 @@ class RunOptions:
             raise InvalidOptions("--submit: say how long the batch job may take, such as --time 4h.")
         if self.elastic:
             raise InvalidOptions("--submit: a batch job has a fixed number of ranks. Leave --elastic out.")
-        for name in ("dry_run", "requeue", "pull", "only_companion"):
+        for name in ("dry_run", "pull", "only_companion"):
             if getattr(self, name):
                 option = f"--{name.replace('_', '-')}"
                 raise InvalidOptions(f"{option} is not for a run that is submitted. Leave --submit or {option} out.")
@@ -357,5 +357,6 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
             **{
                 name: getattr(before, name) for name in ("no_env", "max_restarts", "only_companion", "detach", "submit")
             },
+            requeue=before.requeue and before.submit,
         )
     return parser

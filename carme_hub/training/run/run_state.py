@@ -50,7 +50,8 @@ class RunState:
         self._state = run.state() | first
         self._version, self._changed = 0, threading.Condition()
         self._counted = time.monotonic()
-        self._gpu_seconds, self._counting = 0.0, True
+        # A run that another batch job continues has used some already.
+        self._gpu_seconds, self._counting = float(self._state.get("gpu_seconds") or 0), True
         self._error_logged = False
         self._heard: dict[int, tuple[float, float]] = {}  # of each rank the time of its last report, there and here
         self._writer = threading.Thread(target=self._write, name="carme-state", daemon=True)

@@ -158,7 +158,7 @@ class RunsPage:
             raise ValueError(str(error)) from None
         if more:
             raise ValueError(f"{more[0]!r} is no option. Write options as -n 8, and arguments in their own field.")
-        if options.dry_run or options.requeue:
+        if options.dry_run or (options.requeue and not options.submit):
             raise ValueError("--dry-run and --requeue are for carme-hub train in a terminal.")
         if not request.get("confirm"):
             beyond = submit.batch_job(options).price if options.submit else price.price_of(price.choose_nodes(options))

@@ -103,6 +103,7 @@ class Companion:
     started: float = 0.0
     ends: float = 0.0
     expected_start: float = 0.0
+    created: float = 0.0
     warnings: tuple[str, ...] = ()
 
 
@@ -173,6 +174,7 @@ class Hub:
         exclude: Collection[str] = (),
         run: str = "",
         python: str = "",
+        requeue: bool = False,
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
 
@@ -180,8 +182,11 @@ class Hub:
             name: its purpose. key: "" = a new one; after a lost answer the request is repeated once with it.
             exclude: nodes that it must not get.
             run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
+            requeue: whether another job continues the run where it has saved its work and its time is over.
         """
-        parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python)
+        parameters = _parameters(
+            nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python, requeue=requeue
+        )
         key = key or uuid.uuid4().hex
         try:
             return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
@@ -234,11 +239,11 @@ class Hub:
 
 
 def _parameters(
-    nodes: int, gpus: int, cpus: int, memory_mib: int, minutes: int, exclude: Collection[str], **more: str
+    nodes: int, gpus: int, cpus: int, memory_mib: int, minutes: int, exclude: Collection[str], **more: str | bool
 ) -> dict[str, int | str]:
     found = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
     more["exclude"] = ",".join(sorted(exclude))
-    return found | {name: text for name, text in more.items() if text}  # an older hub does not know them
+    return found | {name: value for name, value in more.items() if value}  # an older hub does not know them
 
 
 def live_companions(hub: Hub, name: str) -> list[str]:

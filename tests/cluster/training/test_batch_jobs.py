@@ -164,6 +164,42 @@ def test_a_job_that_cannot_begin_is_told_of(lab: Lab) -> None:
     assert str(message).startswith("The batch job ended before its run began. "), message
 
 
+#: Saves its work when its time is nearly over, and needs two jobs.
+NEEDS_TWO_JOBS = """%%distributed -n 2 --submit --requeue --time 25s --name NAME
+import os, threading
+from pathlib import Path
+from carme_hub.training import here
+saved = Path(os.environ["CARME_RUN_FOLDER"], f"saved-{here.rank}")
+print("from", saved.read_text() if saved.exists() else "the beginning")
+over = threading.Event()
+here.on_time_limit(over.set, before=20)
+if not saved.exists():
+    while not over.wait(0.1):
+        pass
+    saved.write_text("the checkpoint")
+"""
+
+
+def test_a_run_whose_time_is_over_is_continued_by_another_job(lab: Lab) -> None:
+    name = f"again-{TAG}"
+    printed = lab.run(NEEDS_TWO_JOBS.replace("NAME", name), timeout=60)
+    assert not printed.errors, printed.error
+    printed = lab.run(f"distributed.watch({name!r})", timeout=120)
+    assert not printed.errors, printed.error
+    assert state(lab, name) == "finished"
+    assert lab.check(f"print(distributed.log({name!r}, 1))").split("\n")[:2] == [
+        "from the beginning",
+        "from the checkpoint",
+    ]
+    token = lab.check("import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
+    listed = lab.hub.api("GET", "/carme/users/alice/batch-jobs", token=token).body["batch_jobs"]
+    jobs = [each for each in listed if each["run"] == name]
+    assert len({each["job"] for each in jobs}) == len(jobs) == 2
+    assert jobs[0]["said"] == "Its time was over, and another job continues it."
+    wait_for(lambda: all("charge" in charged(lab.hub, each["id"]) for each in jobs), 60, "both to be charged")
+    assert states(lab)[name]["gpu_seconds"] > 5  # type: ignore[operator]
+
+
 def test_only_its_user_sees_and_cancels_it(lab: Lab) -> None:
     site = lab.hub
     site.login("bob")

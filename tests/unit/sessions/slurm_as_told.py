@@ -47,10 +47,11 @@ class ForgedSlurm:
         job = Job(id, name, "alice", state, phase, nodes=("node1",), submitted=1000.0)
         self.jobs[id] = replace(job, **more)
 
-    def end(self, id: int, state: str = "COMPLETED") -> None:
-        job = self.jobs[id] = replace(self.jobs[id], state=state, phase=Phase.TERMINAL, exit_code=(0, 0))
+    def end(self, id: int, state: str = "COMPLETED", status: int = 0) -> None:
+        code = (status, 0)
+        job = self.jobs[id] = replace(self.jobs[id], state=state, phase=Phase.TERMINAL, exit_code=code)
         self.accounting.append(
-            JobRecord(id, job.name, job.user, state, Phase.TERMINAL, job.submitted, 1000.0, 1100.0, exit_code=(0, 0))
+            JobRecord(id, job.name, job.user, state, Phase.TERMINAL, job.submitted, 1000.0, 1100.0, exit_code=code)
         )
 
     def keep_running(self, id: int, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from session_parts import looked_at, running, shown, until, until_ended
 from slurm_as_told import ForgedSlurm
@@ -63,6 +65,61 @@ async def test_it_ends_with_its_session(
     ended = await until_ended(registry, "c1")
     assert ended.end_reason == WITH_ITS_SESSION
     assert 2 in slurm.cancelled
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended", "gone"])
+async def test_a_batch_job_outlives_its_session(
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm, how: str
+) -> None:
+    await running(registry, slurm)
+    await registry.intend("c1", "alice", "", replace(BIG, batch="long"), parent="s1" if how != "gone" else "s0")
+    slurm.run(2, "carme-c1", nodes=("node2", "node3"))
+    await registry.mark_submitted("c1", 2, 1000.0)
+    await until(lambda: state(registry) is SessionState.RUNNING)
+    if how == "cancelled":
+        await reconciler.cancel("s1", "Stopped.")
+        slurm.end(1, "CANCELLED")
+    elif how == "ended":
+        slurm.end(1, "TIMEOUT")
+    if how != "gone":
+        await until_ended(registry, "s1")
+    await looked_at(slurm)
+    assert state(registry) is SessionState.RUNNING
+    assert 2 not in slurm.cancelled
+    slurm.end(2, "COMPLETED")
+    assert (await until_ended(registry, "c1")).end_reason == "The server ended by itself."
+
+
+@pytest.mark.parametrize(
+    ("status", "requeue", "cancelled", "continued"),
+    [(85, True, False, True), (1, True, False, False), (85, False, False, False), (85, True, True, False)],
+)
+async def test_a_batch_job_is_continued_where_it_says_so_before_its_row_is_closed(
+    reconciler: SessionReconciler,
+    registry: SessionRegistry,
+    slurm: ForgedSlurm,
+    status: int,
+    requeue: bool,
+    cancelled: bool,
+    continued: bool,
+) -> None:
+    seen: list[bool] = []
+
+    async def continue_it(session: Session) -> str:
+        seen.append(registry.current(session.id) is not None)
+        return "Another job continues it."
+
+    reconciler._continue_batch_job = continue_it
+    await registry.intend("c1", "alice", "", replace(BIG, batch="long", requeue=requeue), parent="s1")
+    slurm.run(2, "carme-c1", nodes=("node2", "node3"))
+    await registry.mark_submitted("c1", 2, 1000.0)
+    await until(lambda: state(registry) is SessionState.RUNNING)
+    if cancelled:
+        await reconciler.cancel("c1", "It was cancelled.")
+    slurm.end(2, "FAILED", status)
+    ended = await until_ended(registry, "c1")
+    assert seen == [True] * continued
+    assert (ended.end_reason == "Another job continues it.") is continued
 
 
 async def test_its_end_touches_neither_its_session_nor_other_companions(

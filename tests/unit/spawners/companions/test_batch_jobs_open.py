@@ -18,7 +18,15 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.companions import CompanionRequest, NoCompanion, describe_companion
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners import session_state
-from carme_hub.spawners.companions.companions import CANCELLED, cancel_batch_job, listed, open_companion, quote
+from carme_hub.spawners.companions.companions import (
+    CANCELLED,
+    CONTINUED,
+    cancel_batch_job,
+    continue_batch_job,
+    open_companion,
+    quote,
+)
+from carme_hub.spawners.companions.descriptions import listed
 from carme_hub.spawners.companions.script import render_batch_job
 from carme_hub.spawners.handlers.companions import companion_request
 from carme_hub.spawners.handlers.pages import templates_path
@@ -89,9 +97,27 @@ async def test_it_is_cancelled_by_its_user_alone_and_is_no_companion_to_cancel(p
     assert part.registry.batch_jobs_of("alice") == await part.registry.all_batch_jobs_of("bob") == ()
 
 
+async def test_another_job_continues_it_once_and_the_policy_has_a_say(part: Part, session: Session) -> None:
+    user = SimpleNamespace(name="alice", spawner=SpawnerOfBatchJobs())
+    job = await opened(part, session, replace(JOB, requeue=True))
+    for _ in range(2):
+        assert await continue_batch_job(part, user, job) == CONTINUED  # type: ignore[arg-type]
+    first, second = part.client.specs
+    assert (first.name, first.time_limit, first.gpus) != (second.name, second.time_limit, second.gpus)
+    assert replace(first, name="", session_folder="", data=b"", environment={}) == replace(
+        second, name="", session_folder="", data=b"", environment={}
+    )
+    assert part.done == ["hold", "hold"]
+    part.refuses = "Your account has 1 GPU-hour left."
+    again = part.registry.batch_jobs_of("alice")[1]
+    said = await continue_batch_job(part, user, again)  # type: ignore[arg-type]
+    assert said == "Its time was over, and it is not continued: Your account has 1 GPU-hour left."
+    assert len(part.client.specs) == 2
+
+
 def test_it_has_the_sessions_container_and_in_it_the_conductor_of_its_run() -> None:
-    request = replace(REQUEST, nodes=2, gpus=Gpus("a100", 4), batch="long")
-    spec = render_batch_job("0f9a", ALICE, request, IMAGE, SITE, "/opt/venv/bin/python3")
+    request = replace(REQUEST, nodes=2, gpus=Gpus("a100", 4), batch="long", python="/opt/venv/bin/python3")
+    spec = render_batch_job("0f9a", ALICE, request, IMAGE, SITE)
     assert spec.nodes == 2
     document = json.loads(spec.data)
     assert "singleuser" not in document
@@ -114,6 +140,8 @@ def test_it_has_the_sessions_container_and_in_it_the_conductor_of_its_run() -> N
         {"run": "x", "python": "python3"},
         {"run": "x", "python": "/p\n"},
         {"run": 1},
+        {"requeue": True},
+        {"run": "x", "requeue": "yes"},
     ],
 )
 def test_a_run_and_a_python_are_names_and_paths(said: dict[str, Any]) -> None:

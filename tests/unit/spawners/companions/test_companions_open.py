@@ -27,7 +27,8 @@ from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import QuotaExceeded, SlurmRejected, SlurmUnreachable
 from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.spawners.companions import companions
-from carme_hub.spawners.companions.companions import GIVEN_BACK, KeyUsed, give_back, listed, open_companion, quote
+from carme_hub.spawners.companions.companions import GIVEN_BACK, KeyUsed, give_back, open_companion, quote
+from carme_hub.spawners.companions.descriptions import listed
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.handlers.companions import companion_request

@@ -52,7 +52,17 @@ class HubThatTakesJobs:
 
     def says(self, state: str, said: str, *, cancelled: bool = False) -> None:
         run = self.opened[-1]["run"]
-        self.jobs = [{"id": ID, "run": run, "state": state, "said": said, "job": 7, "cancelled": cancelled}]
+        self.jobs = [
+            {
+                "id": ID,
+                "run": run,
+                "state": state,
+                "said": said,
+                "job": 7,
+                "created": time.time(),
+                "cancelled": cancelled,
+            }
+        ]
 
     def ask(self, method: str, path: str) -> dict[str, Any]:
         self.questions += 1
@@ -87,7 +97,14 @@ def test_its_size_and_price_are_said_and_all_its_ranks_are_in_the_job(hub: HubTh
     size = {"nodes": 2, "gpus": 6, "cpus": 0, "memory_mib": 0, "minutes": 62}
     assert hub.quoted[-1] == {**size, "run": "long"}
     [opened] = hub.opened
-    assert opened == {**size, "name": "long", "run": "long", "key": run.request()["key"], "python": sys.executable}
+    assert opened == {
+        **size,
+        "name": "long",
+        "run": "long",
+        "key": run.request()["key"],
+        "python": sys.executable,
+        "requeue": False,
+    }
     asked = run.request()["asked"]
     assert (asked["nodes"], asked["gpus_per_task"], asked["detach"], asked["own"]) == (2, 1, True, [0, 0])
     assert (run.state()["state"], run.state()["message"]) == ("waiting", "Waiting for GPUs.")
@@ -101,7 +118,6 @@ def test_its_size_and_price_are_said_and_all_its_ranks_are_in_the_job(hub: HubTh
         ("-n 2 --submit", "say how long the batch job may take, such as --time 4h"),
         ("-n 2 --submit --time 1h --elastic 1:2", "a batch job has a fixed number of ranks"),
         ("-n 2 --submit --time 1h --pull a", "--pull is not for a run that is submitted"),
-        ("-n 2 --batch --time 1h --requeue", "--requeue is not for a run that is submitted"),
         ("-n 2 --batch --time 1h --dry-run", "--dry-run is not for a run that is submitted"),
     ],
 )
