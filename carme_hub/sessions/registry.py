@@ -99,8 +99,9 @@ class SessionRegistry:
 
     async def all_batch_jobs_of(self, user: str) -> tuple[Session, ...]:
         """Return the newest batch jobs of a user, open or ended, oldest first."""
-        found = await in_store_thread(self._store.companions_of_user, user, MAX_COMPANIONS)
-        return tuple(self._open.get(each.id, each) for each in found if each.request.batch)
+        found = await in_store_thread(self._store.companions_of_user, user, self.cluster, MAX_COMPANIONS)
+        jobs = {each.id: each for each in (*found, *self.batch_jobs_of(user)) if each.request.batch}
+        return tuple(sorted((self._open.get(id, each) for id, each in jobs.items()), key=lambda each: each.created))
 
     async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
         """Return the newest companions of a session, open or ended, oldest first."""

@@ -69,9 +69,9 @@ class SessionStore:
         where = table.c.parent == parent
         return self._read(select(table).where(where).order_by(table.c.created.desc()).limit(limit))[::-1]
 
-    def companions_of_user(self, user: str, limit: int) -> list[Session]:
+    def companions_of_user(self, user: str, cluster: str, limit: int) -> list[Session]:
         """Return the newest companions and batch jobs of a user, open or ended, oldest first."""
-        where = (table.c.user == user, table.c.parent != "")
+        where = (table.c.user == user, table.c.cluster == cluster, table.c.parent != "")
         return self._read(select(table).where(*where).order_by(table.c.created.desc()).limit(limit))[::-1]
 
     def _run(self, statement: Any) -> int:

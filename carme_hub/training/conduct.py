@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme_hub.training.conductor.conductor import Conductor
-from carme_hub.training.run.control import ControlServer, socket_path
+from carme_hub.training.run.control import ControlServer, RequestFolder, socket_path
 from carme_hub.training.run.run_folder import Run
 
 #: Seconds for followers to receive the end of the run.
@@ -58,11 +58,13 @@ def conduct(
     signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", ended))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ControlServer(socket_path(run.id), conductor.answer, conductor.state.follow, conductor.followers_changed)
+    requests = RequestFolder(run.folder, conductor.answer)
     on_ready()
     try:
         conductor.conduct()
         server.drain(DRAIN_TIMEOUT)
     finally:
+        requests.close()
         server.close()
         os.close(lock)
 

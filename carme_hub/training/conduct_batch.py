@@ -15,7 +15,8 @@ from pathlib import Path
 
 from carme_hub.training.conduct import allow_many_files, conduct
 from carme_hub.training.here import OUT_OF_TIME
-from carme_hub.training.run.private_files import write_json
+from carme_hub.training.run import environment
+from carme_hub.training.run.private_files import write, write_json
 from carme_hub.training.run.run_folder import Run
 
 #: As in ``carme_hub.domain.sessions.session``, for the hub.
@@ -33,12 +34,14 @@ def main(words: list[str]) -> int:
     os.close(log)
     allow_many_files()
     (run.folder / OUT_OF_TIME).unlink(missing_ok=True)
+    kept = run.folder / environment.SUBMITTED_FILE
+    write(run.folder / environment.FILE, kept.read_bytes())
     conduct(run, lambda: None, ended=CANCELLED)
     state = run.state()
-    if state["state"] != "finished":
-        return 1
-    if not (state["asked"]["requeue"] and (run.folder / OUT_OF_TIME).exists()):
-        return 0
+    finished = state["state"] == "finished"
+    if not (finished and state["asked"]["requeue"] and (run.folder / OUT_OF_TIME).exists()):
+        kept.unlink(missing_ok=True)  # it may have secrets
+        return 0 if finished else 1
     run.set_batch_job(run.batch_job() | {"said": WAITS, "continued": True})
     write_json(run.folder / "state.json", state | {"state": "waiting", "conductor": None, "ended": 0.0, "nodes": []})
     return CONTINUES

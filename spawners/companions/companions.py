@@ -96,6 +96,7 @@ class Quote:
             "gpus_of_one_node": self.gpus_of_one_node,
             "starts_now": self.start is None or self.start.now or not self.start.known,
             "excludes_nodes": True,
+            "batch_jobs": True,
         }
 
 
@@ -134,7 +135,8 @@ async def open_companion(
         Refused: the session does not run, its profile or the policy does not allow it, or Slurm refused.
         StoreError: the database cannot store it; nothing was submitted.
     """
-    async with _locks.setdefault(session.id, asyncio.Lock()):
+    # Batch jobs are counted for the user, companions for the session.
+    async with _locks.setdefault(session.user if wanted.run else session.id, asyncio.Lock()):
         id = str(uuid.uuid5(uuid.UUID(session.id), key) if key else uuid.uuid4())
         found = await hub.registry.get(id) if key else None
         if found is not None:
@@ -146,7 +148,12 @@ async def open_companion(
         _start_of(offer, request)
         warnings: list[str] = []
         held = time.time()
-        request = await hub.admit(spawner.user, id, request, lambda _percent, text: warnings.append(text))
+        replaced = await hub.registry.get(wanted.replaces) if wanted.replaces else None
+        given_back = replaced is not None and replaced.parent == session.id and bool(replaced.cancel_wanted)
+        request = await hub.admit(
+            *(spawner.user, id, request, lambda _percent, text: warnings.append(text)),
+            instead_of=wanted.replaces if given_back else "",
+        )
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
@@ -163,7 +170,8 @@ async def cancel_batch_job(hub: HubContext, user: str, id: str) -> Session:
         Refused: the user has no such batch job.
     """
     found = await hub.registry.get(id)
-    if found is None or found.user != user or not found.request.batch:
+    of_user = found is not None and found.user == user and found.cluster == hub.registry.cluster
+    if found is None or not of_user or not found.request.batch:
         raise NoCompanion("There is no such batch job.", reason="unknown")
     await hub.reconciler.cancel(id, CANCELLED)
     return hub.registry.current(id) or await hub.registry.get(id) or found
@@ -207,7 +215,8 @@ def _of_its_kind(hub: HubContext, session: Session, wanted: CompanionRequest) ->
     """Return what counts towards the limit: the user's open batch jobs, or the session's companions."""
     if wanted.run:
         return list(hub.registry.batch_jobs_of(session.user))
-    return [each for each in hub.registry.companions_of(session.id) if not each.request.batch]
+    found = [each for each in hub.registry.companions_of(session.id) if not each.request.batch]
+    return [each for each in found if not (each.id == wanted.replaces and each.is_ending)]
 
 
 def _profile_of(session: Session, offer: Offer) -> Profile | None:
@@ -274,7 +283,7 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
         if _profile_of(session, await user.spawner.offer()) is None:
             raise NoCompanion("The profile of this session is no longer offered to you.")
         held = time.time()
-        request = await hub.admit(user, id, session.request, lambda _percent, _text: None)
+        request = await hub.admit(user, id, session.request, lambda _percent, _text: None, instead_of=session.id)
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.parent, held=held
         )

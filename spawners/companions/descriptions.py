@@ -72,8 +72,7 @@ def _job_of(hub: HubContext, companion: Session) -> Job | None:
 
 def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
     if state == "ended":
-        text = companion.end_reason
-        return text.replace("The server ", "Its program ", 1) if companion.request.batch else text
+        return _end_of_batch_job(companion) if companion.request.batch else companion.end_reason
     if state == "ending":
         return "It is being cancelled." if companion.request.batch else "It is being given back."
     if not hub.watcher.health.ok:
@@ -89,3 +88,9 @@ def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None
     asked = replace(job, gpus=companion.request.gpus)
     sentence = waiting_sentence(asked, ahead_of(job, snapshot), now, local_timezone())
     return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def _end_of_batch_job(job: Session) -> str:
+    """Return how a batch job ended: it has a program where a session has a server, and its output is a file."""
+    log = f"~/.carme/sessions/{job.id}/job.log"
+    return job.end_reason.replace("The server ", "Its program ", 1).replace("the job's output", log, 1)

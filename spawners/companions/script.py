@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.sessions.session import Request
+from carme_hub.errors import ContainerError
 from carme_hub.node import program
 from carme_hub.spawners.job_script import (
     LAUNCH,
@@ -68,6 +69,8 @@ def render_batch_job(session: str, owner: Owner, request: Request, image: Image,
     packages = f"{folder}/packages"
     spec = render(session, owner, request, image, _NOBODY, site, packages)
     document = json.loads(spec.data)
+    if "refused" in document["rank"]:
+        raise ContainerError(document["rank"]["refused"])
     del document["singleuser"]
     for name in ("singleuser.json", "carme-singleuser"):
         document["files"].pop(name, None)

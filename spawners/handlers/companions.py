@@ -43,6 +43,7 @@ _TEXTS = {
     "name": (_NAME, "A name is at most 64 letters, digits, blanks and . : + -"),
     "exclude": (_NODES, "exclude is up to 64 names of nodes, separated by commas."),
     "run": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"), "run is the id of a run, as carme-hub runs shows it."),
+    "replaces": (re.compile(_UUID), "replaces is the id of a companion."),
     "python": (re.compile(r"/[\x20-\x7e]{1,500}"), "python is the absolute path of a Python in the image."),
 }
 _NO_SESSION = "There is no such session, or it has ended."

@@ -21,6 +21,9 @@ from .availability import Cluster, estimate_start, sentence
 from .profile import Limit, Profile
 from .session import Request
 
+#: Minutes that a batch job gets beyond the time of its run, for its containers to start; within the profile's maximum.
+BATCH_START_MINUTES = 2
+
 
 class NoCompanion(Refused):
     """The session cannot have such a companion."""
@@ -39,6 +42,7 @@ class CompanionRequest:
         exclude: names of nodes that it must not get, separated by commas.
         run: id of the run that a batch job conducts, "" for a companion. python: path of the Python in the image that
             conducts it. requeue: whether another job continues the run where its time was too short.
+        replaces: id of a companion that this one is opened for, and that was given back; its hold counts no more.
     """
 
     nodes: int = 1
@@ -51,6 +55,7 @@ class CompanionRequest:
     run: str = ""
     python: str = ""
     requeue: bool = False
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ def request_for(
     if companion.run and not 1 <= companion.minutes <= minutes_left:
         asked = f"; you asked for {companion.minutes}" if companion.minutes else ". Say how long, as with --time 2h"
         raise NoCompanion(f"“{profile.display_name}” gives a batch job 1 to {minutes_left} minutes{asked}.")
+    minutes = companion.minutes + (BATCH_START_MINUTES if companion.run else 0)
     if minutes_left < 1:
         raise NoCompanion("The session's time is nearly over. Give it more time first.")
     own = parent.on_one_node().gpus.count
@@ -100,7 +106,7 @@ def request_for(
         gpus=_gpus(companion, parent, profile),
         cpus=_at_least(profile, profile.cpus, cpus, "CPUs"),
         memory_mib=1024 * _at_least(profile, profile.memory_gib, -(-memory // 1024), "GiB of memory"),
-        time_limit=min(companion.minutes or minutes_left, minutes_left),
+        time_limit=min(minutes or minutes_left, minutes_left),
         nice=0,
         purpose=companion.name,
         exclude=companion.exclude,

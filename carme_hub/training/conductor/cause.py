@@ -25,11 +25,9 @@ _CONSEQUENCES = re.compile(
 #: What Slurm prints about a step that ran out of memory, and about such a task.
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemory"
-#: What CUDA and NVML say of a GPU that is broken, or that something outside of the job holds.
+#: What CUDA and NVML say of a GPU that is broken. That there is none, or that it is busy, may be the code's own fault.
 _BROKEN_GPU = re.compile(
-    r"uncorrectable (ECC|NVLink) error|hardware stack error|no CUDA-capable device is detected|"
-    r"CUDA-capable device\(s\) is/are busy or unavailable|fallen off the bus|GPU is lost",
-    re.IGNORECASE,
+    r"uncorrectable (ECC|NVLink) error|hardware stack error|fallen off the bus|GPU is lost", re.IGNORECASE
 )
 #: What torch's watchdog says of a collective that does not end, C++ of an exception, and CUDA of a kernel.
 _WATCHDOG = re.compile(

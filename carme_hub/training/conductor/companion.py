@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks whether it runs, between two attempts to give it back, until these stop, and until a
 #: companion shows up whose request got no answer: the hub may still be opening it.
 POLL_INTERVAL, RETRY_INTERVAL, GIVE_BACK_TIMEOUT, APPEAR_TIMEOUT = 1.0, 2.0, 60.0, 5.0
+#: Seconds for a companion that was given back to end before another one is requested in its place.
+REPLACE_TIMEOUT = 90.0
 #: Minutes that it gets beyond the run's time limit, for its containers to start.
 START_MINUTES = 2
 
@@ -26,14 +28,14 @@ class CompanionJob:
     """The companion of one run.
 
     Args:
-        number: of the restart for which it is requested.
+        number: of the restart for which it is requested. replaces: id of the companion that was given back for it.
 
     Attributes:
         id: its session id, "" before ``open``.
     """
 
-    def __init__(self, conductor: Conductor, number: int = 0) -> None:
-        self.id = ""
+    def __init__(self, conductor: Conductor, number: int = 0, replaces: str = "") -> None:
+        self.id, self._replaces = "", replaces
         # A request with the same key would get the companion that has ended.
         self._key = f"{conductor.request['key']}{f'-{number}' if number else ''}"
         self._conductor = conductor
@@ -53,11 +55,13 @@ class CompanionJob:
 
         conductor, options = self._conductor, self._conductor.options
         conductor.state.update(state="waiting", message="Asking the hub for more GPUs.")
+        self._wait_for_end_of_replaced()
         while not self.id:
             try:
                 opened = self._hub.open(
                     **companion_size(options, placement),
                     exclude={*exclude, *avoid},
+                    replaces=self._replaces,
                     minutes=-(-options.seconds // 60) + START_MINUTES if options.seconds else 0,
                     name=conductor.run.id,
                     key=self._key,
@@ -65,7 +69,7 @@ class CompanionJob:
             except Refused as error:
                 if not avoid:
                     raise Failed(str(error)) from error
-                avoid = ()
+                avoid, self._key = (), f"{self._key}-any"  # another request has another key
             except NoHub as error:  # the answer may be lost; the same key gives the same companion
                 self._unanswered = True
                 conductor.state.update(message=str(error))
@@ -95,6 +99,16 @@ class CompanionJob:
                 except NoBroker as error:  # Slurm is busy: no reason to give up a companion after a long wait
                     conductor.state.update(message=str(error))
             conductor.stopping.wait(POLL_INTERVAL)
+
+    def _wait_for_end_of_replaced(self) -> None:
+        """Wait until the companion that this one replaces has ended, as far as limits on what runs at once go."""
+        end = time.monotonic() + REPLACE_TIMEOUT
+        while self._replaces and time.monotonic() < end:
+            self._conductor.check()
+            with contextlib.suppress(NoHub):
+                if all(each.state == "ended" for each in self._hub.list() if each.id == self._replaces):
+                    return
+            self._conductor.stopping.wait(POLL_INTERVAL)
 
     def lost_message(self) -> str:
         """Return a message where the companion has ended while its ranks ran, "" otherwise."""

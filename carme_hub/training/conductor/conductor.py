@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from carme_hub.training.records import record
 from carme_hub.training.run import environment, messages, results
@@ -42,6 +42,9 @@ FILE_INTERVAL, DEADLINE_INTERVAL, FOLLOW_TIMEOUT = 0.5, 30.0, 20.0
 SHELL_SECONDS = 120.0
 #: Seconds in which this process learns of the end of its job after its ranks did.
 CANCEL_SECONDS = 2.0
+#: Seconds for which a run that was submitted tries again where Slurm does not answer, and between two tries.
+SLURM_SECONDS, SLURM_INTERVAL = 300.0, 5.0
+Result = TypeVar("Result")
 #: Seconds after which the record of a run is written: its ranks start meanwhile.
 RECORD_DELAY = 2.0
 
@@ -117,7 +120,7 @@ class Conductor:
         self.state.start()
         end: State = {"state": "finished", "message": ""}
         try:
-            self.allocation = self.broker.allocation()
+            self.allocation = self._patiently(self.broker.allocation)
             with self.make_rendezvous(self.allocation.address) as self.rendezvous:
                 self._check_rendezvous()
                 threading.Thread(target=self._watch_deadline, name="carme-ends", daemon=True).start()
@@ -145,6 +148,23 @@ class Conductor:
             self.state.close(**end, ended=time.time())
             self._record()  # of a run that was shorter than RECORD_DELAY; nobody waits for it
 
+    def _patiently(self, do: Callable[[], Result]) -> Result:
+        """Do something; where Slurm does not answer, a run that was submitted tries for a while: it has waited long."""
+        until = time.monotonic() + (SLURM_SECONDS if self.options.submit else 0.0)
+        before = self.state.get()["message"]
+        while True:
+            try:
+                found = do()
+            except NoBroker as error:
+                if time.monotonic() > until:
+                    raise
+                self.state.update(message=str(error))
+                self.stopping.wait(SLURM_INTERVAL)
+                self.check()
+            else:
+                self.state.update(message=before)
+                return found
+
     def run_ranks(self) -> None:
         """Start the ranks and return when all have succeeded; raise ``Failed`` or ``Stopped`` otherwise."""
         raise NotImplementedError
@@ -163,7 +183,8 @@ class Conductor:
         if isinstance(error, Stopped):
             return {"state": "interrupted", "message": str(error)}
         # Slurm may end the ranks of a job that is cancelled before it tells this process.
-        if isinstance(error, Failed) and "SIGTERM" in str(error) and self.stopping.wait(CANCEL_SECONDS):
+        ended = "SIGTERM" in str(error) or self.options.submit
+        if isinstance(error, Failed) and ended and self.stopping.wait(CANCEL_SECONDS):
             return {"state": "interrupted", "message": self.stop_reason}
         if isinstance(error, Failed):
             return {"state": "failed", "message": str(error), "error": error.error}
@@ -212,7 +233,7 @@ class Conductor:
         if rank not in running:
             there = f"Running: {', '.join(map(str, sorted(running)))}." if running else "No rank runs."
             raise RequestRefused(f"Rank {rank} does not run. {there}")
-        host, number = self.allocation.address, 0
+        host, number = str(request.get("host") or self.allocation.address), 0
         if "port" in request:
             with self._asking:
                 self._shell_count += 1
@@ -287,7 +308,7 @@ class Conductor:
 
     def start_step(self, step: Step, *, rank_of_task: Callable[[int], int]) -> StartedStep:
         """Start a step of this run; it ends with the run at the latest."""
-        handle = StartedStep(self.broker, step, self.output, rank_of_task)
+        handle = self._patiently(lambda: StartedStep(self.broker, step, self.output, rank_of_task))
         self._handles.append(handle)
         self.started = self.started or time.monotonic()
         return handle

@@ -77,6 +77,7 @@ class FixedSizeRun(Conductor):
         self._placement: Placement
         self._restarts: list[State] = []
         self._bad_nodes: set[str] = set()
+        self._replaced = ""  # the companion that was given back for a restart
 
     def run_ranks(self) -> None:
         """Start all ranks and wait for them; start them again after a failure, as often as was asked."""
@@ -94,7 +95,7 @@ class FixedSizeRun(Conductor):
         if placement.companion and self._job is None:
             from .companion import CompanionJob  # imported here: most runs need none
 
-            self._job = CompanionJob(self, len(self._restarts))
+            self._job = CompanionJob(self, len(self._restarts), self._replaced)
             exclude = self.allocation.nodes if self.options.other_nodes else ()
             self.allocation_of_ranks = self._both(placement, self._job.open(placement, exclude, self._bad_nodes))
         elif not placement.companion:
@@ -172,9 +173,10 @@ class FixedSizeRun(Conductor):
         """End what is left of the ranks, record the reason, and forget what they have said."""
         error, number = dict(failed.error or {}), len(self._restarts) + 1
         self._restarts.append({**error, "traceback": "", "at": time.time()})
+        before = len(self._bad_nodes)
         if error.get("node") and is_fault_of_node(error):
             self._bad_nodes.add(str(error["node"]))
-        elsewhere = self._needs_other_nodes()
+        elsewhere = len(self._bad_nodes) > before and self._needs_other_nodes()
         where = f", without {', '.join(sorted(self._bad_nodes))}" if elsewhere else ""
         text = f"Restart {number} of {self.options.max_restarts}{where}: {failed}"
         self.state.update(restarts=list(self._restarts), message=text)
@@ -192,7 +194,7 @@ class FixedSizeRun(Conductor):
             self.state.set_gpus(0)  # until another companion has come
             with contextlib.suppress(NoHub):  # it is given back by a file, which the hub reads when it is there again
                 self._job.give_back()
-            self._job = None
+            self._replaced, self._job = self._job.id, None
         ends = self.rendezvous.get(messages.BROADCAST, "ends")
         self.forget_shells()
         self.rendezvous.renew()  # a rank that outlives its end reports nothing about the next attempt

@@ -173,7 +173,8 @@ def _complete(run: Run, request: State, forwarded: environment.Forwarded) -> Run
     if request["asked"]["submit"]:
         keep_packages(run, request)
         run.set_batch_job({"state": "waiting", "said": ""})
-    write_json(run.folder / environment.FILE, dict(forwarded.values))
+    name = environment.SUBMITTED_FILE if request["asked"]["submit"] else environment.FILE
+    write_json(run.folder / name, dict(forwarded.values))
     write_json(run.folder / "asked.json", request)
     write_json(run.folder / "state.json", initial_state(run.id, request))
     return run

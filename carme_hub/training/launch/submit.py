@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from carme_hub.training.conductor.companion_price import companion_minutes, cost_text, job_capacity, resources_text
+from carme_hub.training.conductor.companion_price import cost_text, job_capacity, resources_text
 from carme_hub.training.run.description import pluralize
-from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.failures import CannotRun, Interrupted
 from carme_hub.training.run.placement import CompanionSize, Placement, companion_size, divide_ranks, gpus_of_rank
 from carme_hub.training.run.run_folder import Run, has_virtual_gpus
 from carme_hub.training.run.run_options import RunOptions
@@ -66,6 +66,12 @@ def submit(
     except Refused as error:
         run.set_batch_job({"state": "ended", "said": str(error)})
         raise CannotRun(str(error)) from None
+    except KeyboardInterrupt:
+        (run.folder / "stop").touch(mode=0o600)
+        raise Interrupted(
+            f"{run.id} may have been submitted. If it was, it ends when it begins; carme-hub runs stop {run.id} ends "
+            "it before."
+        ) from None
     except NoHub as error:
         raise CannotRun(
             f"{error} Whether {run.id} was submitted is not known; carme-hub runs shows it when the hub answers."
@@ -81,12 +87,15 @@ def batch_job(options: RunOptions, environ: Mapping[str, str] = os.environ) -> B
         CannotRun: the hub would refuse it, or does not answer.
     """
     name = options.name or UNNAMED
-    minutes = companion_minutes(options)
+    minutes = -(-options.seconds // 60)
     capacity = job_capacity(environ)
     each = gpus_of_rank(options, capacity)
     try:
         hub = Hub.from_environ(environ)
-        allowed = hub.quote(nodes=1, gpus=each, minutes=minutes, run=name).gpus_of_one_node
+        limits = hub.quote(nodes=1, gpus=each)
+        if not limits.batch_jobs:
+            raise CannotRun("The hub is older than this image, and has no batch jobs. Leave --submit out.")
+        allowed = limits.gpus_of_one_node
         # All ranks are in the job, as in a companion alone.
         chosen = divide_ranks(replace(options, submit=False, only_companion=True), capacity, allowed)
         if chosen is None:

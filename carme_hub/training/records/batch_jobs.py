@@ -18,6 +18,9 @@ from carme_hub.training.session.user_jobs import hub_of_user, jobs_by_run
 #: Seconds between two questions, and after which a run of which the hub knows nothing was certainly not submitted.
 INTERVAL, UNKNOWN_SECONDS = 5.0, 120.0
 NOT_SUBMITTED = "The hub has no such job: it was not submitted."
+FORGOTTEN = "The hub does not know its job any more."
+#: Seconds for the hub's answer: a page waits for it.
+TIME_LIMIT = 5.0
 
 
 class Refresher:
@@ -27,26 +30,28 @@ class Refresher:
         interval: seconds in which it asks once at most. hub: returns the hub's interface for the user's batch jobs.
     """
 
-    def __init__(self, interval: float = INTERVAL, hub: Callable[[], Hub] = hub_of_user) -> None:
-        self._interval, self._hub = interval, hub
+    def __init__(self, interval: float = INTERVAL, hub: Callable[[], Hub] | None = None) -> None:
+        self._interval = interval
+        self._hub = hub or (lambda: hub_of_user(time_limit=TIME_LIMIT))
         self._next, self._lock = 0.0, threading.Lock()
 
     def refresh(self, runs: Iterable[Run]) -> None:
         """Keep what the hub says of those of the runs that need it; a hub that does not answer changes nothing."""
-        with self._lock:
-            if time.monotonic() < self._next:
-                return
-            waiting = [run for run in runs if (run.folder / BATCH_JOB).is_file() and run.waits_for_hub()]
-            if not waiting:
-                return
-            self._next = time.monotonic() + self._interval
-            try:
-                jobs = jobs_by_run(self._hub())
-            except (NoHub, Refused):
-                return
+        if time.monotonic() < self._next:
+            return
+        waiting = [run for run in runs if (run.folder / BATCH_JOB).is_file() and run.waits_for_hub()]
+        if not waiting or not self._lock.acquire(blocking=False):  # another thread asks already
+            return
+        try:
+            jobs = jobs_by_run(self._hub())
             for run in waiting:
                 with contextlib.suppress(OSError, NoRun):  # it is being deleted
                     _keep(run, jobs.get(run.id))
+        except (NoHub, Refused):
+            pass
+        finally:
+            self._next = time.monotonic() + self._interval
+            self._lock.release()
 
 
 def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
@@ -57,5 +62,5 @@ def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
     ):
         news = ("id", "state", "said", "job", "created", "cancelled")
         run.set_batch_job(before | {name: found.get(name) for name in news})
-    elif "id" not in before and time.time() > run.state()["began"] + UNKNOWN_SECONDS:
-        run.set_batch_job({"state": "ended", "said": NOT_SUBMITTED})
+    elif found is None and time.time() > run.state()["began"] + UNKNOWN_SECONDS:
+        run.set_batch_job(before | {"state": "ended", "said": FORGOTTEN if before.get("id") else NOT_SUBMITTED})

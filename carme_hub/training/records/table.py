@@ -12,7 +12,7 @@ from typing import Any
 
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
-from carme_hub.training.run.run_folder import BATCH_JOB, ENDED, NoRun, Run, State, all_runs
+from carme_hub.training.run.run_folder import BATCH_JOB, ENDED, NoRun, Run, State, all_runs, is_submitted
 
 from .batch_jobs import Refresher
 from .marks import FILE as MARKS
@@ -96,6 +96,7 @@ def _row(run: Run, state: State) -> dict[str, Any]:
         "args": shlex.join(str(each) for each in request.get("args") or ()),
         "repeats": str(request.get("repeats") or ""),
         "repeatable": "given" in request,
+        "submitted": is_submitted(state),
     }
 
 

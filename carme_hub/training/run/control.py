@@ -1,8 +1,13 @@
-"""The control socket of a conductor, which only processes of its user reach.
+"""Requests to a conductor: by a socket in its own session, by files in the run's folder from other sessions.
+
+Only processes of its user reach the socket.
 
 It is in a folder of the container's ``/tmp`` (0700), and the conductor checks each client by ``SO_PEERCRED``. A request
 is one line of JSON, and so is the answer. ``follow`` is answered with one line for each change until the run has ended;
 its connection tells the conductor that somebody follows the run.
+
+Another session of the user, or the session of a batch job's user, has the same home but not this container: it writes
+``requests/<uuid>.json``, and the conductor answers in ``<uuid>.answer``. The run's folder is its user's alone (0700).
 """
 
 from __future__ import annotations
@@ -10,18 +15,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import stat
 import struct
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from .private_files import write_json
+
 #: The longest line, and the seconds for it to arrive.
 MAX_LINE, TIMEOUT = 1 << 16, 5.0
+#: The folder of the files, and the seconds between two looks at it, and for an answer: NFS may show a new file late.
+REQUESTS, FILE_INTERVAL, FILE_TIMEOUT = "requests", 0.5, 60.0
 ENDED_BEFORE = "The conductor of {} ended before it answered."
+NO_ANSWER = "{} did not answer within {:.0f} s and may still do it. Check before you repeat it."
 Message = dict[str, Any]
 
 
@@ -147,6 +160,68 @@ class ControlServer:
             self._lock.notify_all()
 
 
+class RequestFolder:
+    """The conductor's side of the files.
+
+    Args:
+        run: folder of the run. answer: as ``ControlServer``'s.
+    """
+
+    def __init__(self, run: Path, answer: Callable[[Message], Message]) -> None:
+        self._folder, self._answer = run / REQUESTS, answer
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="carme-requests", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering; what has no answer yet gets none."""
+        self._closing.set()
+        self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        while not self._closing.wait(FILE_INTERVAL):
+            with contextlib.suppress(OSError):  # nobody has asked anything, or the home does not answer
+                for path in sorted(self._folder.glob("*.json")):
+                    recent = time.time() - path.stat().st_mtime < FILE_TIMEOUT  # or whoever asked has given up
+                    text = path.read_bytes()[:MAX_LINE]
+                    path.unlink()
+                    if recent:
+                        threading.Thread(target=self._handle, args=(path, text), daemon=True).start()
+
+    def _handle(self, path: Path, text: bytes) -> None:
+        try:
+            message = self._answer(json.loads(text))
+        except RequestRefused as error:
+            message = {"error": str(error)}
+        except (ValueError, TypeError, KeyError) as error:
+            message = {"error": f"The request is not understood: {error!r}"}
+        with contextlib.suppress(OSError):
+            write_json(path.with_suffix(".answer"), message)
+
+
+def ask_by_file(run: Path, request: Message, timeout: float = FILE_TIMEOUT) -> Message:
+    """Send a request to the conductor of a run's folder, which is in another session; errors as ``ask``."""
+    folder = run / REQUESTS
+    path = folder / f"{uuid.uuid4().hex}.json"
+    answer, end = path.with_suffix(".answer"), time.monotonic() + timeout
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_json(path, request)
+        while not answer.exists():
+            if time.monotonic() > end:
+                path.unlink(missing_ok=True)
+                raise RequestRefused(NO_ANSWER.format(run.name, timeout))
+            time.sleep(FILE_INTERVAL / 5)
+        message = json.loads(answer.read_bytes())
+        answer.unlink()
+    except FileNotFoundError as error:
+        raise NoConductor(ENDED_BEFORE.format(run.name)) from error
+    except OSError as error:
+        raise RequestRefused(f"{run.name} cannot be asked: {error}") from error
+    return _checked(message)
+
+
 def ask(run: str, request: Message, timeout: float = 30.0) -> Message:
     """Send a request to a run's conductor.
 
@@ -158,10 +233,13 @@ def ask(run: str, request: Message, timeout: float = 30.0) -> Message:
             connection.sendall(_encode(request))
             message = json.loads(_line(connection))
         except TimeoutError:
-            message = f"{run} did not answer within {timeout:.0f} s and may still do it. Check before you repeat it."
-            raise RequestRefused(message) from None
+            raise RequestRefused(NO_ANSWER.format(run, timeout)) from None
         except (OSError, ValueError) as error:
             raise NoConductor(ENDED_BEFORE.format(run)) from error
+    return _checked(message)
+
+
+def _checked(message: Message) -> Message:
     if "error" in message:
         raise RequestRefused(str(message["error"]))
     return dict(message)

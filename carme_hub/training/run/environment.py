@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+#: Of a run that was submitted, until its batch job begins: an earlier release deletes the other one before.
+SUBMITTED_FILE = "submitted-environ.json"
 FILE = "environ.json"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What never goes along, and why; each is a whole name.

@@ -1,8 +1,8 @@
 """A run and its folder (``~/.carme/runs/<id>``, 0700): its request, its state, its results and logs.
 
-Every process that can read the folder can follow a run, also from another session. Only the session of its conductor
-can change a run at once; other sessions leave a file for the conductor. A run that was submitted has its conductor in a
-batch job; until that begins, ``batch.json`` has what the hub said last of it.
+Every process that can read the folder can follow a run, and ask its conductor, also from another session
+(``control``). A run that was submitted has its conductor in a batch job; until that begins, ``batch.json`` has what
+the hub said last of it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ START_TIMEOUT = 30.0
 LOST_MESSAGE = "The session of the run has ended, or its conductor was killed."
 #: The file with what the hub said last of a run's batch job, and what is said before it says anything.
 BATCH_JOB, SUBMITTING = "batch.json", "The batch job is being submitted."
+LOOKING_UP = "The batch job says nothing any more. The hub is looking up whether it has ended."
 State = dict[str, Any]
 
 
@@ -95,11 +96,14 @@ class Run:
         state = self._read_state()  # a conductor that has ended since the first look has written its end before
         if state["state"] in LIVE and not self._has_conductor(state):
             job = self.batch_job() if is_submitted(state) else {}
-            if job.get("state") != "ended" and is_submitted(state) and not state.get("conductor"):
+            if is_submitted(state) and job.get("state") != "ended":
+                if state.get("conductor"):
+                    return state | {"message": LOOKING_UP}
                 return state | {"state": "waiting", "message": job.get("said") or SUBMITTING}
             state |= _end_without_word(job, begun=bool(state.get("conductor")))
             with contextlib.suppress(OSError):
-                (self.folder / environment.FILE).unlink(missing_ok=True)  # it may have secrets
+                for name in (environment.FILE, environment.SUBMITTED_FILE):  # they may have secrets
+                    (self.folder / name).unlink(missing_ok=True)
             if state["companions"]:
                 state["message"] += " If the session still runs, stop the run to give back its companions."
         return state
@@ -239,19 +243,25 @@ class Run:
         return self.ask("resize", change=change)
 
     def ask(self, op: str, *, timeout: float = 30.0, **words: Any) -> State:
-        """Send a request to its conductor; errors as ``resize``."""
-        return control.ask(self.id, {"op": op, **words}, timeout)
+        """Send a request to its conductor, also to one in another session; errors as ``resize``."""
+        try:
+            return control.ask(self.id, {"op": op, **words}, timeout)
+        except control.NoConductor:
+            if not self._lock_held():
+                raise
+        return control.ask_by_file(self.folder, {"op": op, **words})
 
     def request_end(self, how: str, timeout: float = 15.0) -> None:
         """Request the end of a live run, "stop" or "interrupt", and wait for nothing; errors as ``stop``."""
         state = self.state()
         if state["state"] in LIVE:
             try:
-                self.ask(how, timeout=timeout)
+                control.ask(self.id, {"op": how}, timeout)
             except control.NoConductor:
                 if self._has_conductor(state):
                     (self.folder / how).touch(mode=0o600)  # its conductor is in another container
                 elif is_submitted(state):
+                    (self.folder / how).touch(mode=0o600)  # its conductor may begin at this moment
                     self._cancel_batch_job()
 
     def _end(self, how: str, timeout: float) -> State:
@@ -271,8 +281,9 @@ class Run:
         try:
             hub = user_jobs.hub_of_user()
             job = self.batch_job() | user_jobs.jobs_by_run(hub).get(self.id, {})
-            if job.get("id"):
-                user_jobs.cancel(hub, job["id"])
+            if not job.get("id"):
+                raise Refused("It is being submitted. Try it again in a moment.")
+            user_jobs.cancel(hub, job["id"])
         except (NoHub, Refused) as error:
             raise control.RequestRefused(f"The batch job of {self.id} is not cancelled. {error}") from None
         kept = {name: job.get(name) for name in ("id", "job")}
@@ -326,7 +337,8 @@ def _end_without_word(job: State, *, begun: bool) -> State:
         return {"state": "lost", "message": LOST_MESSAGE}
     at = {"ended": float(job.get("at") or 0)}
     if job.get("cancelled"):
-        return {"state": "interrupted", "message": "The batch job was cancelled.", **at}
+        said = "" if job["said"] == "It was cancelled." else f" {job['said']}"
+        return {"state": "interrupted", "message": f"The batch job was cancelled.{said}", **at}
     before = "" if begun or job.get("continued") else " before its run began"
     return {"state": "failed", "message": f"The batch job ended{before}. {job['said']}", **at}
 

@@ -54,7 +54,7 @@ class Quote:
         companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
         gpus_of_one_node: the numbers of GPUs that one node may have; () = none, or the hub is older.
         starts_now: whether nothing is known for which it would wait; an older hub does not tell, and then it is true.
-        excludes_nodes: whether the hub can exclude nodes; an older one cannot.
+        excludes_nodes, batch_jobs: whether the hub can exclude nodes, and has batch jobs; an older one cannot.
     """
 
     allowed: bool
@@ -75,6 +75,7 @@ class Quote:
     gpus_of_one_node: tuple[int, ...] = ()
     starts_now: bool = True
     excludes_nodes: bool = False
+    batch_jobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class Hub:
         run: str = "",
         python: str = "",
         requeue: bool = False,
+        replaces: str = "",
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
 
@@ -183,9 +185,10 @@ class Hub:
             exclude: nodes that it must not get.
             run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
             requeue: whether another job continues the run where it has saved its work and its time is over.
+            replaces: id of a companion that was given back, and whose hold is to count no more.
         """
         parameters = _parameters(
-            nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python, requeue=requeue
+            nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python, requeue=requeue, replaces=replaces
         )
         key = key or uuid.uuid4().hex
         try:

@@ -12,14 +12,19 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from .companions import Hub
+from .companions import TIME_LIMIT, Hub
 
 
-def hub_of_user(environ: Mapping[str, str] = os.environ) -> Hub:
-    """Return the hub's interface for the batch jobs of this session's user."""
+def hub_of_user(environ: Mapping[str, str] = os.environ, time_limit: float = TIME_LIMIT) -> Hub:
+    """Return the hub's interface for the batch jobs of this session's user.
+
+    Args:
+        time_limit: seconds for an answer.
+    """
     found = Hub.from_environ(environ)
     name = quote(environ.get("JUPYTERHUB_USER", ""), safe="")
-    return replace(found, url=f"{environ['JUPYTERHUB_API_URL'].rstrip('/')}/carme/users/{name}/batch-jobs")
+    url = f"{environ['JUPYTERHUB_API_URL'].rstrip('/')}/carme/users/{name}/batch-jobs"
+    return replace(found, url=url, time_limit=time_limit)
 
 
 def jobs_by_run(hub: Hub) -> dict[str, dict[str, Any]]:

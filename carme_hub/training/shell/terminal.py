@@ -21,6 +21,8 @@ from typing import Any
 from carme_hub.training.run import control
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.run_folder import Run
+from carme_hub.training.session.batch_job import broker_here
+from carme_hub.training.session.step_broker import NoBroker
 
 from .link import DATA, END, MAX_FRAME, MAX_KEPT, SIZE, START, TERMINAL, Link, LinkEnded, pack_size
 
@@ -45,9 +47,10 @@ def open_shell(run: Run, rank: int, argv: Sequence[str], say: Callable[[str], No
             run has ended, or belongs to another session.
     """
     place = run.ask("shell", rank=rank)
+    host = _own_address(str(place["host"]))
     key, has_terminal = secrets.token_bytes(32), os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
-    with socket.create_server((str(place["host"]), 0)) as listener:
-        asked = run.ask("shell", rank=rank, port=listener.getsockname()[1], key=key.hex())
+    with socket.create_server((host, 0)) as listener:
+        asked = run.ask("shell", rank=rank, host=host, port=listener.getsockname()[1], key=key.hex())
         try:
             link = _accept(listener, key, CONNECT_TIMEOUT + 2 * float(place["interval"]), str(place["label"]), run, say)
         finally:
@@ -63,6 +66,14 @@ def open_shell(run: Run, rank: int, argv: Sequence[str], say: Callable[[str], No
                 return _relay(link, resized)
             except LinkEnded:
                 raise CannotRun(f"The shell has ended, since {place['label'].lower()} has.") from None
+
+
+def _own_address(of_conductor: str) -> str:
+    """Return this session's address for the ranks; that of the conductor where this is its session."""
+    try:
+        return broker_here().allocation().address
+    except NoBroker:
+        return of_conductor
 
 
 def _accept(

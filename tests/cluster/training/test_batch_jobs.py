@@ -132,6 +132,12 @@ def test_one_that_runs_is_stopped_from_the_session_and_by_the_hub(lab: Lab) -> N
         status, printed = lab.command("carme-hub", "train", *words)
         assert status == 0, printed
         wait_for(lambda name=name: state(lab, name) == "running", 60, "the run to begin")  # type: ignore[misc]
+        wait_for(lambda name=name: states(lab)[name]["ranks"][0]["state"] == "running", 60, "its rank")  # type: ignore[misc,index]
+        status, printed = lab.command("carme-hub", "runs", "stacks", name)
+        assert (status, "in <module>" in printed) == (0, True), printed
+        words = ("carme-hub", "runs", "shell", name, "--", "printenv", "CARME_RANK", "CARME_NODE")
+        status, printed = lab.command(*words)
+        assert (status, printed.split()) == (0, ["0", str(states(lab)[name]["nodes"][0])]), printed  # type: ignore[index]
         if by:
             lab.check(by.replace("NAME", repr(name)))
         else:

@@ -15,7 +15,12 @@ from test_job_script import ALICE, IMAGE
 from tornado import web
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.companions import CompanionRequest, NoCompanion, describe_companion
+from carme_hub.domain.sessions.companions import (
+    BATCH_START_MINUTES,
+    CompanionRequest,
+    NoCompanion,
+    describe_companion,
+)
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners import session_state
 from carme_hub.spawners.companions.companions import (
@@ -50,10 +55,10 @@ async def opened(part: Part, session: Session, wanted: CompanionRequest = JOB) -
 async def test_its_time_is_its_own_and_it_needs_no_reservation(part: Part, session: Session) -> None:
     session = session.replace(request=replace(REQUEST, reservation="course"))
     job = await opened(part, session)
-    assert (job.parent, job.request.batch, job.request.time_limit) == (PARENT, "long", 200)
+    assert (job.parent, job.request.batch, job.request.time_limit) == (PARENT, "long", 200 + BATCH_START_MINUTES)
     [spec] = part.client.specs
     # The session has 50 minutes left, and its booking ends with it.
-    assert (spec.nodes, spec.gpus, spec.time_limit, spec.reservation) == (2, Gpus("a100", 4), 200, "")
+    assert (spec.nodes, spec.gpus, spec.time_limit, spec.reservation) == (2, Gpus("a100", 4), 202, "")
     assert "singleuser" not in json.loads(spec.data)
     shown = (await listed(part, session))[0]  # type: ignore[arg-type]
     assert (shown["run"], shown["shown"], shown["cancelled"]) == ("long", "long: 2 nodes, 4 × a100", False)
@@ -70,7 +75,9 @@ async def test_its_time_is_said_and_is_within_the_profile(
     found = await quote(part, spawner, session, replace(JOB, **change))  # type: ignore[arg-type]
     assert not found.allowed
     assert said in found.message
-    assert (await quote(part, spawner, session, JOB)).allowed  # type: ignore[arg-type]
+    longest = await quote(part, spawner, session, replace(JOB, minutes=480))  # type: ignore[arg-type]
+    assert longest.allowed
+    assert longest.as_json()["minutes"] == 480
 
 
 async def test_they_are_counted_for_each_user_and_not_as_companions(part: Part, session: Session) -> None:

@@ -81,6 +81,7 @@ class Part:
 
     async def admit(self, user: Any, session: str, request: Request, say: Any, instead_of: str = "") -> Request:
         self.done.append("hold")
+        self.instead_of = instead_of
         await asyncio.sleep(0.01)
         if self.refuses:
             raise QuotaExceeded(self.refuses)
@@ -170,6 +171,23 @@ async def test_two_at_once_are_never_one_too_many(part: Any, session: Session) -
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert sum(isinstance(each, NoCompanion) for each in found) == 4
     assert len(part.registry.companions_of(PARENT)) == 2
+
+
+async def test_one_that_was_given_back_is_replaced_and_counts_no_more(part: Any, session: Session) -> None:
+    spawner = Spawner()
+    first, second = [(await open_companion(part, spawner, session, ONE))[0] for _ in range(2)]
+    wanted = replace(ONE, replaces=first.id)
+    with pytest.raises(NoCompanion, match="2 companions at most"):
+        await open_companion(part, spawner, session, wanted)  # it runs still
+    await give_back(part, session, first.id)
+    await open_companion(part, spawner, session, wanted)
+    assert part.instead_of == first.id
+    for each in (first, second):
+        await give_back(part, session, each.id)
+        await part.registry.close(each.id, GIVEN_BACK)
+    other = await part.registry.intend(str(uuid.uuid4()), "bob", "", REQUEST, parent=str(uuid.uuid4()))
+    await open_companion(part, spawner, session, replace(ONE, replaces=other[0].id))
+    assert part.instead_of == "", "nobody's hold counts less for that of another user"
 
 
 async def test_what_the_policy_or_slurm_refuses_leaves_nothing(part: Any, session: Session) -> None:

@@ -276,7 +276,16 @@ def test_a_run_whose_gpu_is_broken_continues_on_other_nodes_where_there_are_any(
     first, second = hub.opened.values()
     assert (first["exclude"], second["exclude"]) == (set(), {"c9"} if others else set())
     assert hub.closed == list(hub.opened)
+    assert second["replaces"] == hub.closed[0]
+    assert (first["key"] == second["key"], second["key"].endswith("-any")) == (False, not others)
     assert "[carme] Restart 1 of 1, without c9: RuntimeError in rank 1 on c9" in conducted[0].run.log(0)
+
+
+def test_a_node_that_is_known_as_bad_costs_no_further_companion(hub: HubThatLosesAnswers) -> None:
+    hub.excludes = False
+    cell = BROKEN.replace('== "0"', '< "2"').replace("MESSAGE", "uncorrectable ECC error encountered")
+    assert end_of(fixed(hub, cell, max_restarts=2))["state"] == "finished"
+    assert len(hub.opened) == 2, "the hub has no other node"
 
 
 def test_a_run_whose_code_fails_continues_where_it_is(hub: HubThatLosesAnswers) -> None:

@@ -14,9 +14,10 @@ from carme_hub.training import command, distributed
 from carme_hub.training.launch import new_run, start
 from carme_hub.training.records import batch_jobs
 from carme_hub.training.records.batch_jobs import NOT_SUBMITTED, Refresher
-from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run import environment
+from carme_hub.training.run.failures import CannotRun, Interrupted
 from carme_hub.training.run.private_files import write_json
-from carme_hub.training.run.run_folder import Run, all_runs
+from carme_hub.training.run.run_folder import LOOKING_UP, Run, all_runs
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_line
 from carme_hub.training.server.runs_page import RunsPage
 from carme_hub.training.session import companions, user_jobs
@@ -36,19 +37,19 @@ class HubThatTakesJobs:
         self.cancelled: list[str] = []
         self.questions = 0
         self.answer: Exception | None = None
-        self.allowed = True
+        self.allowed = self.has_jobs = True
 
     def quote(self, **asked: Any) -> Quote:
         self.quoted.append(asked)
         said = "Costs up to 6 GPU-hours" if self.allowed else "Your account has 1 GPU-hour left."
-        return Quote(self.allowed, said, said="starts now", gpus_of_one_node=(1, 2, 3, 4))
+        return Quote(self.allowed, said, said="starts now", gpus_of_one_node=(1, 2, 3, 4), batch_jobs=self.has_jobs)
 
     def open(self, **asked: Any) -> Companion:
         self.opened.append(asked)
         if self.answer is not None:
             raise self.answer
         self.says("waiting", "Waiting for GPUs.")
-        return Companion(ID, "waiting", "Waiting for GPUs.", job=7)
+        return Companion(ID, "waiting", "Waiting for GPUs.", job=7, created=self.jobs[0]["created"])
 
     def says(self, state: str, said: str, *, cancelled: bool = False) -> None:
         run = self.opened[-1]["run"]
@@ -94,7 +95,7 @@ def submitted(options: RunOptions = OPTIONS, **code: Any) -> tuple[Run, list[str
 def test_its_size_and_price_are_said_and_all_its_ranks_are_in_the_job(hub: HubThatTakesJobs) -> None:
     run, lines = submitted()
     assert lines == ["A batch job of 2 nodes with 6 GPUs is requested. Costs up to 6 GPU-hours. Starts now."]
-    size = {"nodes": 2, "gpus": 6, "cpus": 0, "memory_mib": 0, "minutes": 62}
+    size = {"nodes": 2, "gpus": 6, "cpus": 0, "memory_mib": 0, "minutes": 60}
     assert hub.quoted[-1] == {**size, "run": "long"}
     [opened] = hub.opened
     assert opened == {
@@ -133,7 +134,11 @@ def test_what_the_hub_does_not_allow_creates_nothing(hub: HubThatTakesJobs) -> N
     with pytest.raises(CannotRun, match=r"2 ranks with 8 GPUs each cannot be divided .* may have 1, 2, 3, 4 GPUs"):
         submitted(RunOptions(2, gpus_per_task=8, submit=True, seconds=60))
     assert all_runs() == []
-    hub.allowed, hub.answer = True, Refused("You may have 16 batch jobs at once here.")
+    hub.has_jobs = False
+    with pytest.raises(CannotRun, match="The hub is older than this image"):
+        submitted()
+    hub.has_jobs = hub.allowed = True
+    hub.answer = Refused("You may have 16 batch jobs at once here.")
     with pytest.raises(CannotRun, match="16 batch jobs"):
         submitted()
     [run] = all_runs()
@@ -164,20 +169,24 @@ def test_where_the_answer_is_lost_the_hub_is_asked_later(
     [
         (False, False, ("failed", "The batch job ended before its run began. No such image.")),
         (True, False, ("failed", "The batch job ended. No such image.")),
-        (True, True, ("interrupted", "The batch job was cancelled.")),
-        (False, True, ("interrupted", "The batch job was cancelled.")),
+        (True, True, ("interrupted", "The batch job was cancelled. No such image.")),
+        (False, True, ("interrupted", "The batch job was cancelled. No such image.")),
     ],
 )
 def test_a_job_that_ends_without_a_word_is_said_by_the_hub(
     hub: HubThatTakesJobs, begun: bool, cancelled: bool, found: tuple[str, str]
 ) -> None:
     run, _ = submitted()
+    kept = run.folder / environment.SUBMITTED_FILE
     if begun:
         write_json(run.folder / "state.json", run.state() | {"state": "running", "conductor": {"pid": 1}})
+        assert (run.state()["state"], run.state()["message"]) == ("running", LOOKING_UP)  # the hub may not know yet
+    assert kept.exists()
     hub.says("ended", "No such image.", cancelled=cancelled)
     [state] = distributed.runs().states()
     assert (state["state"], state["message"]) == found
     assert time.time() - 60 < state["ended"] <= time.time()
+    assert not kept.exists()
     asked = hub.questions
     distributed.runs()
     assert hub.questions == asked, "what has ended is not asked about again"
@@ -193,6 +202,45 @@ def test_one_that_waits_is_cancelled_and_says_so_at_once(
     hub.answer = None
     assert command.main(["runs", "stop", "long"]) == 0
     assert (hub.cancelled, run.state()["state"]) == ([f"/{ID}"], "interrupted")
+
+
+def test_a_stop_while_it_is_being_submitted_is_not_lost(
+    hub: HubThatTakesJobs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.answer = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(Interrupted, match=r"^long may have been submitted"):
+        submitted()
+    run = Run.load("long")
+    assert (run.folder / "stop").exists()
+    (run.folder / "stop").unlink()
+    hub.answer, hub.jobs = None, []
+    assert command.main(["runs", "stop", "long"]) == command.CANNOT
+    assert "It is being submitted. Try it again in a moment." in capsys.readouterr().err
+    assert (run.folder / "stop").exists(), "its conductor reads this, should it begin"
+    assert run.state()["state"] == "waiting"
+
+
+def test_a_hub_that_forgot_a_job_is_believed_after_a_while(
+    hub: HubThatTakesJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = submitted()
+    hub.jobs = []
+    distributed.runs()
+    assert run.state()["state"] == "waiting"
+    monkeypatch.setattr(batch_jobs, "UNKNOWN_SECONDS", -1.0)
+    distributed.runs()
+    assert run.state()["message"].endswith("The hub does not know its job any more.")
+
+
+def test_the_next_job_of_a_run_is_followed_and_an_older_one_of_its_name_is_not(hub: HubThatTakesJobs) -> None:
+    run, _ = submitted()
+    other = {"id": "2" * 8, "run": "long", "state": "ended", "said": "Old.", "job": 5, "created": 1.0}
+    hub.jobs = [other]
+    distributed.runs()
+    assert run.state()["state"] == "waiting"
+    hub.jobs = [other | {"id": "3" * 8, "state": "waiting", "said": "You are next.", "created": time.time() + 9}]
+    distributed.runs()
+    assert (run.state()["message"], run.batch_job()["id"]) == ("You are next.", "3" * 8)
 
 
 def test_what_pip_has_installed_goes_along(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +269,7 @@ def test_the_page_says_the_price_before_it_submits(hub: HubThatTakesJobs) -> Non
     answer = page.do(first.id, {**body, "confirm": True})
     assert answer["run"] == "long-2"
     assert answer["message"].startswith("long-2 is submitted. ")
-    assert hub.opened[-1]["minutes"] == 122
+    assert hub.opened[-1]["minutes"] == 120
 
 
 def test_the_hub_is_asked_once_in_a_while_for_all_of_them(hub: HubThatTakesJobs) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from typing import Any
 import pytest
 
 from carme_hub.training.run import control
-from carme_hub.training.run.control import ControlServer, NoConductor, RequestRefused, Subscription, ask
+from carme_hub.training.run.control import (
+    ControlServer,
+    NoConductor,
+    RequestFolder,
+    RequestRefused,
+    Subscription,
+    ask,
+    ask_by_file,
+)
 
 
 class Conducted:
@@ -71,6 +80,58 @@ def test_a_question_is_answered_and_what_will_not_be_done_says_why(conducted: Co
         ask("run", {"why": "no op"})
     with pytest.raises(NoConductor, match="No conductor of other answers"):
         ask("other", {"op": "stop"})
+
+
+@pytest.fixture
+def asked_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(control, "FILE_INTERVAL", 0.02)
+    run = tmp_path / "run"
+    run.mkdir()
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "resize":
+            raise RequestRefused("It has a fixed number of ranks.")
+        return {"said": request}
+
+    there = RequestFolder(run, answer)
+    yield run
+    there.close()
+    assert list(run.iterdir()) == []
+
+
+def test_another_session_asks_by_a_file_and_hears_the_same(asked_by_files: Path) -> None:
+    for number in range(3):
+        assert ask_by_file(asked_by_files, {"op": "stop", "why": number}) == {"said": {"op": "stop", "why": number}}
+    with pytest.raises(RequestRefused, match="a fixed number"):
+        ask_by_file(asked_by_files, {"op": "resize"})
+    with pytest.raises(RequestRefused, match="not understood: KeyError"):
+        ask_by_file(asked_by_files, {"why": "no op"})
+    folder = asked_by_files / control.REQUESTS
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.iterdir()) == []
+
+
+def test_what_was_asked_long_ago_or_is_no_request_is_not_done(asked_by_files: Path) -> None:
+    folder = asked_by_files / control.REQUESTS
+    folder.mkdir(mode=0o700)
+    for name, text, age in (("old", '{"op": "stop"}', control.FILE_TIMEOUT + 1), ("odd", "{", 0), ("list", "[]", 0)):
+        (folder / name).write_text(text)
+        os.utime(folder / name, (time.time() - age,) * 2)
+        (folder / name).rename(folder / f"{name}.json")
+    assert ask_by_file(asked_by_files, {"op": "state"}) == {"said": {"op": "state"}}
+    end = time.monotonic() + 20
+    while {path.name for path in folder.iterdir()} != {"list.answer", "odd.answer"}:  # nobody waits for them
+        assert time.monotonic() < end, list(folder.iterdir())
+        time.sleep(0.02)
+    assert "not understood" in (folder / "odd.answer").read_text()
+
+
+def test_a_conductor_that_does_not_answer_is_no_conductor_that_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestRefused, match=r"did not answer within 0 s and may still do it"):
+        ask_by_file(tmp_path, {"op": "stop"}, 0.2)
+    assert list((tmp_path / control.REQUESTS).iterdir()) == []
+    with pytest.raises(NoConductor):
+        ask_by_file(tmp_path / "deleted", {"op": "stop"}, 0.2)
 
 
 def test_only_its_user_reaches_it(conducted: Conducted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ import pytest
 from conducted_here import conducted, wait
 
 from carme_hub.training.launch.new_run import create
+from carme_hub.training.run import control
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import RunOptions
@@ -105,6 +106,16 @@ def test_a_command_runs_in_the_rank_that_was_asked_for_and_its_status_comes_back
         "carme-hub: no-such-program is not in the container of this rank.",
     )
     assert [each["state"] for each in running.state()["ranks"]] == ["running"] * 2
+
+
+def test_another_session_asks_by_the_folder_of_the_run(
+    running: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "folder", lambda: tmp_path)  # of another container
+    assert sorted(running.stacks(20)) == [0, 1]
+    with pytest.raises(RequestRefused, match="a fixed number of ranks"):
+        running.resize(1)
+    assert running.ask("shell", rank=1)["label"] == "Rank 1"
 
 
 def test_a_shell_in_a_terminal_has_its_keys_and_its_size(running: Run) -> None:

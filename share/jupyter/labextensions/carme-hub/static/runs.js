@@ -322,6 +322,7 @@ function repeatForm(row) {
   const args = element("input", { type: "text", value: row.args });
   const changed = element("input", { type: "checkbox" });
   const batch = element("input", { type: "checkbox" });
+  batch.checked = row.submitted;
   const has = ["script", "module", "command"].includes(row.kind);
   const button = element("button", {}, "Start");
   const start = (event) => {
@@ -329,7 +330,7 @@ function repeatForm(row) {
     document.activeElement?.blur();
     button.disabled = true; // a second click would start a second run
     say("One moment …");
-    const words = batch.checked ? `${options.value} --submit` : options.value;
+    const words = `${options.value} ${batch.checked ? "--submit" : row.submitted ? "--no-submit" : ""}`;
     const body = { ask: "repeat", options: words, changed_code: changed.checked };
     if (has && args.value !== row.args) body.args = args.value;
     const send = (confirm) => act(async () => {
