@@ -51,6 +51,8 @@ _EXTRA = {
 }
 #: … of which newer versions use other names.
 _NOT_TYPED = frozenset({"signal", "gres-flags", "mail-type"})
+#: slurm_errno.h: ESLURM_REST_FAIL_PARSING.
+_NOT_PARSED = 9001
 _log = logging.getLogger(__name__)
 
 
@@ -167,6 +169,9 @@ class RestSubmitter:
         texts = [str(e.get("error") or e.get("description") or "") for e in errors]
         text = "; ".join(each for each in [message, *texts] if each) or f"slurmrestd answers HTTP {status}"
         codes = [_number(e.get("error_number", e.get("error_code"))) for e in errors]
+        if _NOT_PARSED in codes:  # nothing went to the controller
+            why = "; ".join(str(e["description"]) for e in errors if e.get("description"))
+            raise SlurmRejected(f"slurmrestd does not understand the request: {why or text}", code=_NOT_PARSED)
         if message or (codes and all(refused_by_number(code) for code in codes)):
             raise SlurmRejected(text, code=codes[0] if codes else None)
         raise _AmbiguousFailure(text)
@@ -265,7 +270,7 @@ def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
     if spec.gpus:
         job["gres"] = spec.gpus_per_node.gres
     if spec.exclude:
-        job["exclude_nodes"] = spec.exclude.split(",")
+        job["exclude_nodes"] = spec.exclude
     return {"job": job, "script": spec.script}
 
 

@@ -126,6 +126,17 @@ async def test_the_dialect_of_24_11(rest: RestSubmitter, restd: ForgedRestd, for
     assert forged.calls("scontrol") == []
 
 
+async def test_a_request_that_is_not_understood_is_refused_and_not_asked_again(
+    rest: RestSubmitter, restd: ForgedRestd
+) -> None:
+    """The answer is that of slurmrestd 22.05."""
+    why = {"description": 'Unable to process key "exclude_nodes"', "error_number": -1, "error": "Unspecified error"}
+    restd.status, restd.answer = 400, {"errors": [why, {"error_code": 9001, "error": "Failure during parsing"}]}
+    with pytest.raises(SlurmRejected, match='does not understand the request: Unable to process key "exclude_nodes"'):
+        await rest.submit(SPEC)
+    assert len(restd.bodies) == 1
+
+
 async def test_one_token_and_one_search_for_many_starts(
     rest: RestSubmitter, restd: ForgedRestd, forged: ForgedSlurm
 ) -> None:
@@ -276,8 +287,8 @@ def test_a_booking_of_several_nodes_is_named_whole_in_each_version() -> None:
 
 
 def test_nodes_that_a_job_must_not_get_are_said_in_each_version_and_only_then() -> None:
-    for body, name in ((plain_body, "exclude_nodes"), (typed_body, "excluded_nodes")):
-        assert body(replace(SPEC, exclude="n1,n2"), "/")["job"][name] == ["n1", "n2"]
+    for body, name, said in ((plain_body, "exclude_nodes", "n1,n2"), (typed_body, "excluded_nodes", ["n1", "n2"])):
+        assert body(replace(SPEC, exclude="n1,n2"), "/")["job"][name] == said
         assert name not in body(SPEC, "/")["job"]
 
 
