@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.images.build import image_cache, locked
+from carme_hub.sandbox.build_lock import locked
+from carme_hub.sandbox.images.build import image_cache
 
 SUITE = "sid"
 PACKAGES = ("apptainer", "libc6")

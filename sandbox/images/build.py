@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -27,7 +26,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from carme_hub.containers.harden import add_mount_points, harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store import COMPILE
 from carme_hub.errors import SandboxError
+from carme_hub.sandbox.build_lock import locked
 from carme_hub.sandbox.images import code, horovod, mpi, system
 from carme_hub.sandbox.images import packages as image_packages
 from carme_hub.sandbox.images.packages import BWRAP, LOOK, MOUNTS, Progress, run
@@ -159,14 +159,6 @@ def _check_reachable(cache: Path) -> None:
     for folder in (cache, *cache.resolve().parents):
         if os.geteuid() == 0 and not folder.stat().st_mode & 0o001:
             raise SandboxError(f"Users cannot reach images in {cache}: {folder} is closed to them")
-
-
-@contextlib.contextmanager
-def locked(cache: Path, name: str = "") -> Iterator[None]:
-    """Let only one process at a time build each kind of image."""
-    with (cache / f".lock{name and '-'}{name}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _touch(image: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
+from carme_hub.sandbox.build_lock import locked
 
 Progress = Callable[[str], None]
 
@@ -64,10 +65,16 @@ def _recipe(release: str) -> str:
 def build(release: str, progress: Progress) -> Path:
     """Build a release where it is not built yet, and return its prefix, for ``up --slurm``."""
     known, prefix = _known(release), prefix_of(release)
-    if is_built(release):
-        progress(f"Slurm {known.version} is built already")
-        return prefix
     cache_folder().mkdir(parents=True, exist_ok=True)
+    with locked(cache_folder(), prefix.name):
+        if is_built(release):
+            progress(f"Slurm {known.version} is built already")
+        else:
+            _build(known, release, prefix, progress)
+    return prefix
+
+
+def _build(known: Release, release: str, prefix: Path, progress: Progress) -> None:
     _install_packages(progress)
     work = prefix.with_name(f"{prefix.name}-build")
     for folder in (work, prefix):  # of an interrupted attempt
@@ -97,7 +104,6 @@ def build(release: str, progress: Progress) -> Path:
         raise SandboxError(f"job_submit/lua was not built: Lua was not found; see {log}")
     shutil.rmtree(work)
     (prefix / ".complete").write_text(_recipe(release))
-    return prefix
 
 
 def _known(release: str) -> Release:
