@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,23 @@ def lab(site: Hub) -> Iterator[Lab]:
     lab.stop()
 
 
+#: What the image lacks of DeepSpeed and its requirements.
+DEEPSPEED = ("deepspeed", "hjson", "ninja", "py-cpuinfo", "einops", "msgpack")
+
+
+@pytest.fixture(scope="module")
+def deepspeed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install DeepSpeed in the session, as its user would."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    subprocess.run(["/usr/bin/python3", "-m", "pip", "wheel", "-q", "--no-deps", "-w", wheels, *DEEPSPEED], check=True)
+    for wheel in wheels.iterdir():
+        text = base64.b64encode(wheel.read_bytes()).decode()
+        lab.check(f"import base64; open('foreign/{wheel.name}', 'wb').write(base64.b64decode({text!r}))")
+    printed = lab.run("%pip install --quiet --no-index --find-links foreign deepspeed", timeout=120)
+    assert not printed.errors, printed.error
+    assert "deepspeed" in lab.command("pip", "list")[1]
+
+
 def train(lab: Lab, ranks: int, nodes: int, *argv: str, gpus: int = 1, timeout: float = 280) -> str:
     """Run a script to its end, and return what was printed."""
     words = ("carme-hub", "train", "-n", str(ranks), "--nodes", str(nodes), "--gpus-per-task", str(gpus), "--all")
@@ -79,6 +97,14 @@ def test_a_script_of_its_librarys_tutorial_runs_as_it_is(
 
 
 @pytest.mark.nightly
+@pytest.mark.nightly
+@pytest.mark.parametrize(("ranks", "nodes"), PLACES)
+@pytest.mark.usefixtures("deepspeed")
+def test_deepspeed_trains_in_all_ranks(lab: Lab, ranks: int, nodes: int) -> None:
+    out = train(lab, ranks, nodes, "--env", "DS_ACCELERATOR=cpu", "foreign/deepspeed_zero.py")
+    assert f"world {ranks} steps {64 // 4 // ranks} same weights" in out, out
+
+
 @pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2)])  # its data are for two at most
 def test_the_test_script_of_accelerate_passes(lab: Lab, ranks: int, nodes: int) -> None:
     # As `accelerate launch --cpu` sets it: without it each rank trains alone on a machine without GPUs.

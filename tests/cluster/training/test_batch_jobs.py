@@ -171,14 +171,14 @@ def test_a_job_that_cannot_begin_is_told_of(lab: Lab) -> None:
 
 
 #: Saves its work when its time is nearly over, and needs two jobs.
-NEEDS_TWO_JOBS = """%%distributed -n 2 --submit --requeue --time 25s --name NAME
+NEEDS_TWO_JOBS = """%%distributed -n 2 --submit --requeue --time 60s --name NAME
 import os, threading
 from pathlib import Path
 from carme_hub.training import here
 saved = Path(os.environ["CARME_RUN_FOLDER"], f"saved-{here.rank}")
 print("from", saved.read_text() if saved.exists() else "the beginning")
 over = threading.Event()
-here.on_time_limit(over.set, before=20)
+here.on_time_limit(over.set, before=52)
 if not saved.exists():
     while not over.wait(0.1):
         pass
