@@ -67,6 +67,9 @@ class CompanionJob:
                     key=self._key,
                 )
             except Refused as error:
+                if self._replaces and error.reason == "400":  # an older hub does not know this
+                    self._replaces = ""
+                    continue
                 if not avoid:
                     raise Failed(str(error)) from error
                 avoid, self._key = (), f"{self._key}-any"  # another request has another key

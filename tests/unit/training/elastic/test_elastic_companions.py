@@ -33,13 +33,15 @@ class HubThatLosesAnswers(HubThatGivesLater):
 
     def __init__(self, lost: int = 0) -> None:
         super().__init__()
-        self.lost, self.excludes = lost, True
+        self.lost, self.excludes, self.older = lost, True, False
         self.held: threading.Event | None = None
         self.asked = threading.Event()
 
     def open(self, **asked: Any) -> Companion:
         assert len(asked["name"]) <= 64, "the hub takes no longer one"
         self.asked.set()
+        if asked.get("replaces") and self.older:
+            raise Refused("Unknown: replaces.", "400")
         if asked.get("exclude") and not self.excludes:
             raise Refused("No other node could ever give that.")
         if self.held is not None:
@@ -286,6 +288,13 @@ def test_a_node_that_is_known_as_bad_costs_no_further_companion(hub: HubThatLose
     cell = BROKEN.replace('== "0"', '< "2"').replace("MESSAGE", "uncorrectable ECC error encountered")
     assert end_of(fixed(hub, cell, max_restarts=2))["state"] == "finished"
     assert len(hub.opened) == 2, "the hub has no other node"
+
+
+def test_an_older_hub_gives_another_companion_all_the_same(hub: HubThatLosesAnswers) -> None:
+    hub.excludes, hub.older = False, True
+    cell = BROKEN.replace("MESSAGE", "uncorrectable ECC error encountered")
+    assert end_of(fixed(hub, cell, max_restarts=1))["state"] == "finished"
+    assert [asked["replaces"] for asked in hub.opened.values()] == ["", ""]
 
 
 def test_a_run_whose_code_fails_continues_where_it_is(hub: HubThatLosesAnswers) -> None:
