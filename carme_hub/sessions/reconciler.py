@@ -17,12 +17,13 @@ from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.cluster.reasons import end_sentence, mark_sentence
 from carme_hub.domain.sessions.liveness import Accounting, Liveness, LivenessTimeouts, Verdict, judge
-from carme_hub.domain.sessions.session import CONTINUES, Session, SessionState
+from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
+from .continuations import Continuations, continues
 from .observations import BATCH_SIZE, Observations, SessionObservation, observation_of
 from .registry import SessionRegistry
 
@@ -35,6 +36,10 @@ JOB_END_TIMEOUT = 30.0
 JOB_OUTLIVED_SERVER = "The server ended. Its job was still running, and was cancelled."
 REQUEUED = "Slurm requeued the job and started it again; everything that ran in it has ended."
 WITH_ITS_SESSION = "Given back: its session has ended."
+
+
+async def _not_continued(_session: Session) -> str:
+    return "Its time was over, and this hub continues no batch jobs."
 
 
 class SessionReconciler:
@@ -55,14 +60,14 @@ class SessionReconciler:
         log: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
         clock: Callable[[], float] = time.monotonic,
         timeouts: LivenessTimeouts | None = None,
-        continue_batch_job: Callable[[Session], Awaitable[str]] | None = None,
+        continue_batch_job: Callable[[Session], Awaitable[str]] = _not_continued,
     ) -> None:
         self._registry = registry
         self._client = client
         self._watcher = watcher
         self._revoke = revoke
-        self._continue_batch_job = continue_batch_job
         self._log = log or logging.getLogger(__name__)
+        self.continuations = Continuations(continue_batch_job, self.trigger, self._log)
         self._clock = clock
         self._timeouts = timeouts or LivenessTimeouts()
         self._by_session: dict[str, SessionObservation] = {}
@@ -89,7 +94,7 @@ class SessionReconciler:
         tasks = [*self._commands.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self.continuations.stop(), return_exceptions=True)
         self._task = None
 
     def trigger(self, id: str) -> None:
@@ -309,11 +314,12 @@ class SessionReconciler:
         reason = session.cancel_reason or end_reason(session, verdict, observation.mark, no_end=observation.no_end)
         if not await self._revoke(session):
             return  # a session stays open while its token is valid
-        if self._continue_batch_job is not None and _continues(session, verdict, observation.mark):
-            reason = await self._continue_batch_job(session)  # before this one is closed: a crash loses neither
+        if continues(session, verdict, observation.mark) and not (reason := self.continuations.of(session)):
+            return  # it is closed when its next job is known, so that a crash loses neither
         ended = verdict.record.end if verdict.record else 0.0
         await self._registry.close(session.id, reason, ended)
         self._by_session.pop(session.id, None)
+        self.continuations.forget(session.id)
         self._watcher.done_fast(session.id)
         self._log.info("Session %s of %s (job %s) ended: %s", session.id, session.user, session.job_id, reason)
 
@@ -377,13 +383,6 @@ def end_reason(session: Session, verdict: Verdict, mark: EndMark | None = None, 
     if session.state is SessionState.INTENDED:
         return "The session was not started: the hub was interrupted before Slurm accepted its job. Start it again."
     return "Slurm lost the session's job when its controller crashed. Start the session again."
-
-
-def _continues(session: Session, verdict: Verdict, mark: EndMark | None) -> bool:
-    """Return whether another job is to continue the run of a batch job that has ended."""
-    wanted = session.request.requeue and not session.cancel_wanted
-    ends = [each.exit_code[0] for each in (verdict.record, verdict.job) if each is not None and each.exit_code]
-    return wanted and CONTINUES in (ends or [mark.status if mark is not None else 0])
 
 
 def _exit_code(session: Session, said: tuple[int, int] | None) -> tuple[int, int] | None:

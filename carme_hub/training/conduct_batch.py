@@ -4,11 +4,12 @@ The job has the session's container, and a step broker as a session has, but no 
 nodes of the job and no companion. The exit status is 0 where the run finished, as Slurm's accounting then says.
 
 With ``--requeue`` a run that was told that its time is nearly over (``here.on_time_limit``) and ended with success goes
-on in another job: the exit status ``CONTINUES`` tells the hub, and the state says that the run waits for it.
+on in another job (``conductor.requeue``): the exit status ``CONTINUES`` tells the hub.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,12 +17,11 @@ from pathlib import Path
 from carme_hub.training.conduct import allow_many_files, conduct
 from carme_hub.training.here import OUT_OF_TIME
 from carme_hub.training.run import environment
-from carme_hub.training.run.private_files import write, write_json
+from carme_hub.training.run.private_files import write
 from carme_hub.training.run.run_folder import Run
 
 #: As in ``carme_hub.domain.sessions.session``, for the hub.
 CONTINUES = 85
-WAITS = "Its time was over, and another job will continue it."
 CANCELLED = "The batch job was cancelled, or its time was over."
 
 
@@ -37,14 +37,11 @@ def main(words: list[str]) -> int:
     kept = run.folder / environment.SUBMITTED_FILE
     write(run.folder / environment.FILE, kept.read_bytes())
     conduct(run, lambda: None, ended=CANCELLED)
-    state = run.state()
-    finished = state["state"] == "finished"
-    if not (finished and state["asked"]["requeue"] and (run.folder / OUT_OF_TIME).exists()):
-        kept.unlink(missing_ok=True)  # it may have secrets
-        return 0 if finished else 1
-    run.set_batch_job(run.batch_job() | {"said": WAITS, "continued": True})
-    write_json(run.folder / "state.json", state | {"state": "waiting", "conductor": None, "ended": 0.0, "nodes": []})
-    return CONTINUES
+    state = json.loads((run.folder / "state.json").read_text())["state"]
+    if state == "waiting":
+        return CONTINUES
+    kept.unlink(missing_ok=True)  # it may have secrets
+    return 0 if state == "finished" else 1
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from carme_hub.domain.sessions.companions import (
 )
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.session import Request, Session, SessionState
-from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
+from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected, StoreError
 from carme_hub.sessions.submission import submit_once
 from carme_hub.spawners.companions.script import render_batch_job, render_companion
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
@@ -38,6 +38,11 @@ from carme_hub.spawners.hub.shared import HubContext
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
 GIVEN_BACK, CANCELLED = "Given back.", "It was cancelled."
 CONTINUED = "Its time was over, and another job continues it."
+NOT_CONTINUED = "Its time was over, and it is not continued:"
+#: Jobs that are tried for the continuation of one run, where Slurm refuses them or a restart of the hub lost them.
+MOST_TRIES = 5
+#: Reasons of refusals that are over a little later: the job that ended is completing still, or a service restarts.
+OF_THE_MOMENT = frozenset({"slurm-rejected", "quotas-service-down", "too-slow"})
 #: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
 SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000
@@ -271,14 +276,26 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
     It is admitted and held for anew. A repeated call opens nothing more.
 
     Args:
-        user: JupyterHub's user. session: of the job that has ended.
+        user: JupyterHub's user. session: of the job that has ended, which is open still.
 
     Raises:
-        StoreError: the database cannot store it; nothing was submitted.
+        CarmeError: it is not settled yet; call it again later.
     """
-    id = str(uuid.uuid5(uuid.UUID(session.id), "continued"))
-    if await hub.registry.get(id) is not None:
-        return CONTINUED
+    id, last = "", ""
+    for number in range(MOST_TRIES):
+        id = str(uuid.uuid5(uuid.UUID(session.id), f"continued-{number}"))
+        found = await hub.registry.get(id)
+        if found is None:
+            break
+        if found.job_id:
+            return CONTINUED
+        if found.state is not SessionState.ENDED:  # a hub that restarted looks for its job
+            raise StoreError(f"It is unknown whether the next job {id} was submitted")
+        last = found.end_reason  # it never got a job
+    else:
+        return f"{NOT_CONTINUED} {last}"
+    if not hub.associations.known:
+        raise StoreError("Slurm has not named accounts yet")
     try:
         if _profile_of(session, await user.spawner.offer()) is None:
             raise NoCompanion("The profile of this session is no longer offered to you.")
@@ -287,16 +304,26 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.parent, held=held
         )
-        await _submit(hub, user.spawner, opened, 0.0)
+        now = hub.registry.current(session.id)
+        if now is not None and now.cancel_wanted:  # meanwhile
+            await hub.registry.close(id, now.cancel_reason)
+            await hub.release_hold(id)
+            return now.cancel_reason
+        await _submit(hub, user.spawner, opened)
     except Refused as error:
+        if error.reason in OF_THE_MOMENT:
+            raise
         hub.log.info("The batch job %s of %s is not continued: %s", session.id, session.user, error)
-        return f"Its time was over, and it is not continued: {error.message}"
+        return f"{NOT_CONTINUED} {error.message}"
+    submitted = hub.registry.current(id)
+    if submitted is not None and not submitted.job_id:
+        raise StoreError(f"The next job {id} is being submitted")
     hub.log.info("The batch job %s of %s is continued by %s", session.id, session.user, id)
     return CONTINUED
 
 
-async def _submit(hub: HubContext, spawner: Any, session: Session, limit: float | None = None) -> None:
-    """Submit a companion's job; wait ``limit`` seconds for it (``SUBMIT_WAIT``), then it continues by itself."""
+async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
+    """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     request = session.request
     image = next((i for i in spawner.site_images() if i.name == request.image), None)
     try:
@@ -331,7 +358,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, limit: float 
     task = asyncio.create_task(submit(), name=f"carme-companion-{session.id}")
     _submitting.add(task)
     task.add_done_callback(_submitted)
-    done, _ = await asyncio.wait([task], timeout=SUBMIT_WAIT if limit is None else limit)
+    done, _ = await asyncio.wait([task], timeout=SUBMIT_WAIT)
     try:
         if done:
             task.result()

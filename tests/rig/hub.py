@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tornado.httpclient import HTTPRequest
@@ -22,6 +23,8 @@ from tornado.websocket import websocket_connect
 
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.demo import Demo
+
+from .hang_report import hang_report
 
 READY = 180.0
 
@@ -244,8 +247,15 @@ class Hub:
         return self.request(method, prefix + path, json.dumps(body) if body is not None else None, headers)
 
     def run_cell(self, user: str, kernel: str, code: str, name: str = "", limit: float = 40) -> str:
-        """Run code in a kernel and return its output."""
-        return asyncio.run(asyncio.wait_for(self._run_cell(user, kernel, code, name, limit), limit))
+        """Run code in a kernel and return its output; fail after ``limit`` seconds, with what the server says of it."""
+        try:
+            return asyncio.run(asyncio.wait_for(self._run_cell(user, kernel, code, name, limit), limit))
+        except TimeoutError:
+            seen = self.server_api("GET", user, name, f"/api/kernels/{kernel}")
+            logs = Path(f"~{user}").expanduser().glob(".carme/sessions/*/job.log")
+            newest = max(logs, key=lambda log: log.stat().st_mtime, default=None)
+            log = newest.read_text(errors="replace")[-3000:] if newest is not None else ""
+            raise AssertionError(f"no end after {limit} s: {code!r}\n{seen}\n{hang_report(user)}\n{log}") from None
 
     async def _run_cell(self, user: str, kernel: str, code: str, name: str, limit: float) -> str:
         async with self.channel(user, kernel, name, limit) as socket:

@@ -28,8 +28,9 @@ from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import from_json
 from carme_hub.training.run.run_state import RunState
-from carme_hub.training.session.step_broker import NoBroker, NotReady
+from carme_hub.training.session.step_broker import NoAnswer, NoBroker, NotReady
 
+from .requeue import continuation
 from .step import StartedStep
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ class Conductor:
             self.output.close()
             for name in ("run.json", environment.FILE):  # their secrets are not needed any more
                 (self.run.folder / name).unlink(missing_ok=True)
-            self.state.close(**end, ended=time.time())
+            instead = continuation(self.run, self.options, end, self._began)
+            self.state.close(instead, **end, ended=time.time())
             self._record()  # of a run that was shorter than RECORD_DELAY; nobody waits for it
 
     def _patiently(self, do: Callable[[], Result]) -> Result:
@@ -155,7 +157,7 @@ class Conductor:
         while True:
             try:
                 found = do()
-            except NoBroker as error:
+            except NoAnswer as error:
                 if time.monotonic() > until:
                     raise
                 self.state.update(message=str(error))

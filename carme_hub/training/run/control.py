@@ -208,7 +208,7 @@ def ask_by_file(run: Path, request: Message, timeout: float = FILE_TIMEOUT) -> M
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         write_json(path, request)
-        while not answer.exists():
+        while answer not in folder.iterdir():  # NFS lists what a look at one name does not show yet
             if time.monotonic() > end:
                 path.unlink(missing_ok=True)
                 raise RequestRefused(NO_ANSWER.format(run.name, timeout))

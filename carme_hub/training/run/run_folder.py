@@ -249,7 +249,7 @@ class Run:
         except control.NoConductor:
             if not self._lock_held():
                 raise
-        return control.ask_by_file(self.folder, {"op": op, **words})
+        return control.ask_by_file(self.folder, {"op": op, **words}, max(timeout, control.FILE_TIMEOUT))
 
     def request_end(self, how: str, timeout: float = 15.0) -> None:
         """Request the end of a live run, "stop" or "interrupt", and wait for nothing; errors as ``stop``."""

@@ -61,8 +61,12 @@ class RunState:
         self._save(self.get())
         self._writer.start()
 
-    def close(self, **changes: Any) -> None:
-        """Write the final state, and nothing after it; the number of GPUs keeps its last value."""
+    def close(self, on_disk: State | None = None, **changes: Any) -> None:
+        """Write the final state, and nothing after it; the number of GPUs keeps its last value.
+
+        Args:
+            on_disk: what is written instead of some of it, where the run goes on in another job.
+        """
         with self._changed:
             self._count()
             self._counting = False
@@ -70,7 +74,7 @@ class RunState:
             for entry in self._state["ranks"]:
                 entry["state"] = "stopped" if entry["state"] in ("starting", "running") else entry["state"]
             # Written before followers see it, and with the lock held: no older state is written after it.
-            end = self._state | changes
+            end = self._state | changes | (on_disk or {})
             kept = self._save(end)
             self.update(**changes)
         self._writer.join()

@@ -29,6 +29,10 @@ class NoBroker(RuntimeError):
     """There is no step broker, or Slurm refused; the message says what to do."""
 
 
+class NoAnswer(NoBroker):
+    """Slurm does not answer, or not as expected; it may a moment later."""
+
+
 class NotReady(NoBroker):
     """The job for the ranks does not run yet, or has ended."""
 
@@ -232,7 +236,7 @@ def _read_answer(line: socket.socket) -> dict[str, Any]:
     line.settimeout(None)
     answer: dict[str, Any] = json.loads(text)
     if "error" in answer:
-        raise (NotReady if answer["error"] == "notready" else NoBroker)(answer["message"])
+        raise {"notready": NotReady, "slurm": NoAnswer}.get(answer["error"], NoBroker)(answer["message"])
     return answer
 
 

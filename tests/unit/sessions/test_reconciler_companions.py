@@ -109,7 +109,7 @@ async def test_a_batch_job_is_continued_where_it_says_so_before_its_row_is_close
         seen.append(registry.current(session.id) is not None)
         return "Another job continues it."
 
-    reconciler._continue_batch_job = continue_it
+    reconciler.continuations._open_next = continue_it
     await registry.intend("c1", "alice", "", replace(BIG, batch="long", requeue=requeue), parent="s1")
     slurm.run(2, "carme-c1", nodes=("node2", "node3"))
     await registry.mark_submitted("c1", 2, 1000.0)

@@ -22,7 +22,9 @@ from carme_hub.domain.sessions.companions import (
     describe_companion,
 )
 from carme_hub.domain.sessions.session import Session
+from carme_hub.errors import SlurmRejected, StoreError
 from carme_hub.spawners import session_state
+from carme_hub.spawners.companions import companions
 from carme_hub.spawners.companions.companions import (
     CANCELLED,
     CONTINUED,
@@ -104,7 +106,7 @@ async def test_it_is_cancelled_by_its_user_alone_and_is_no_companion_to_cancel(p
     assert part.registry.batch_jobs_of("alice") == await part.registry.all_batch_jobs_of("bob") == ()
 
 
-async def test_another_job_continues_it_once_and_the_policy_has_a_say(part: Part, session: Session) -> None:
+async def test_another_job_continues_it_once(part: Part, session: Session) -> None:
     user = SimpleNamespace(name="alice", spawner=SpawnerOfBatchJobs())
     job = await opened(part, session, replace(JOB, requeue=True))
     for _ in range(2):
@@ -115,11 +117,63 @@ async def test_another_job_continues_it_once_and_the_policy_has_a_say(part: Part
         second, name="", session_folder="", data=b"", environment={}
     )
     assert part.done == ["hold", "hold"]
+    assert part.instead_of == job.id, "what the first one has not used is free"
+
+
+async def test_the_policy_has_a_say_when_another_job_continues_it(part: Part, session: Session) -> None:
+    user = SimpleNamespace(name="alice", spawner=SpawnerOfBatchJobs())
+    job = await opened(part, session, replace(JOB, requeue=True))
     part.refuses = "Your account has 1 GPU-hour left."
-    again = part.registry.batch_jobs_of("alice")[1]
-    said = await continue_batch_job(part, user, again)  # type: ignore[arg-type]
+    said = await continue_batch_job(part, user, job)  # type: ignore[arg-type]
     assert said == "Its time was over, and it is not continued: Your account has 1 GPU-hour left."
+    assert len(part.client.specs) == 1
+
+
+async def test_what_slurm_refuses_or_a_restart_loses_is_tried_again_and_not_for_ever(
+    part: Part, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companions, "SUBMIT_WAIT", 0.05)
+    monkeypatch.setattr(SpawnerOfBatchJobs, "max_batch_jobs", 9)
+    user = SimpleNamespace(name="alice", spawner=SpawnerOfBatchJobs())
+    job = await opened(part, session, replace(JOB, requeue=True))
+    part.client.error = SlurmRejected("Job violates accounting/QOS policy")
+    with pytest.raises(NoCompanion):
+        await continue_batch_job(part, user, job)  # type: ignore[arg-type]
+    part.client.error, part.client.silent = None, True
+    for _ in range(2):
+        with pytest.raises(StoreError):  # it is being submitted, and then nobody knows
+            await continue_batch_job(part, user, job)  # type: ignore[arg-type]
+    for task in set(companions._submitting):
+        task.cancel()
+    waits = part.registry.batch_jobs_of("alice")[-1]
+    await part.registry.close(waits.id, "The hub was interrupted.")
+    part.client.silent = False
+    assert await continue_batch_job(part, user, job) == CONTINUED  # type: ignore[arg-type]
     assert len(part.client.specs) == 2
+
+    other = await opened(part, session, replace(JOB, run="other", requeue=True))
+    part.client.error = SlurmRejected("Job violates accounting/QOS policy")
+    for _ in range(companions.MOST_TRIES):
+        with pytest.raises(NoCompanion):
+            await continue_batch_job(part, user, other)  # type: ignore[arg-type]
+    said = await continue_batch_job(part, user, other)  # type: ignore[arg-type]
+    assert said.startswith("Its time was over, and it is not continued: Slurm refused the job")
+
+
+async def test_one_that_is_cancelled_meanwhile_is_not_continued(
+    part: Part, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = SimpleNamespace(name="alice", spawner=SpawnerOfBatchJobs())
+    job = await opened(part, session, replace(JOB, requeue=True))
+    admit = part.admit
+
+    async def admit_and_cancel(*args: Any, **more: Any) -> Any:
+        await cancel_batch_job(part, "alice", job.id)  # type: ignore[arg-type]
+        return await admit(*args, **more)
+
+    monkeypatch.setattr(part, "admit", admit_and_cancel)
+    assert await continue_batch_job(part, user, job) == CANCELLED  # type: ignore[arg-type]
+    assert (part.done, len(part.client.specs)) == (["hold", "hold", "release"], 1)
 
 
 def test_it_has_the_sessions_container_and_in_it_the_conductor_of_its_run() -> None:

@@ -63,6 +63,7 @@ class Part:
     def __init__(self, book: SessionRegistry) -> None:
         self.registry, self.client, self.log = book, Slurm(), logging.getLogger("test")
         self.admission, self.slots = None, None
+        self.associations = SimpleNamespace(known=True)
         self.done: list[str] = []
         self.refuses = ""
         now = time.time()
