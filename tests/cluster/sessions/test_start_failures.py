@@ -24,7 +24,8 @@ from carme_hub.sandbox import Cluster
 
 PAGE = Path(__file__).parents[3] / "docs/reference/start-failures.md"
 PORT = 45999
-HOME = Path("/home/tina")
+#: Of a user who has no other sessions: homes are the same for all sandboxes of this machine, and this one is moved.
+HOME = Path("/home/ada")
 
 MORE = f"""
 spawner = c.SlurmContainerSpawner
@@ -86,9 +87,9 @@ def images() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted(options: str) -> Iterator[None]:
-    """Mount a small file system over tina's session folders."""
+    """Mount a small file system over the user's session folders."""
     folder = HOME / ".carme/sessions"
-    who = pwd.getpwnam("tina")
+    who = pwd.getpwnam("ada")
     for each in (folder.parent, folder):
         each.mkdir(exist_ok=True)
         os.chown(each, who.pw_uid, who.pw_gid)
@@ -109,7 +110,7 @@ def full() -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_mounted() -> Iterator[None]:
-    away = HOME.with_name("tina-away")
+    away = HOME.with_name("ada-away")
     HOME.rename(away)
     try:
         yield
@@ -165,7 +166,7 @@ FORGED = "The quota is used up"
 @pytest.fixture(scope="module")
 def hub(site: Hub) -> Iterator[Hub]:
     with changed_hub(site, MORE) as other:
-        other.login("tina")
+        other.login("ada")
         yield other
 
 
@@ -191,7 +192,7 @@ def the_form(person: Person) -> str:
 def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: str) -> None:
     """By the form and by REST; in a session folder Slurm would replace %n by a node's name."""
     output = f"The working folder {folder} does not exist."
-    person = hub.login("tina")
+    person = hub.login("ada")
     answer = person.post("/hub/spawn", {"profile": "cpu", "cpu.working_folder": folder})
     assert answer.status in (302, 303, 400), answer
     # While the rest of the start ends, the hub shows its own pages, and the first of them may have the message, too.
@@ -199,8 +200,8 @@ def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: st
     form = the_form(person)
     assert output in form
     assert "Make the folder and start" in form
-    answer = hub.begin("tina", profile="cpu", working_folder=folder)
-    assert output in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
+    answer = hub.begin("ada", profile="cpu", working_folder=folder)
+    assert output in (message(answer) if answer.status >= 400 else str(hub.progress("ada")[-1]["message"]))
 
 
 @pytest.mark.parametrize("cause", CASES)
@@ -210,28 +211,28 @@ def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
     if folder := options.get("working_folder"):
         output = output.replace("The working folder", f"The working folder {folder}")
     with provoke():
-        answer = hub.begin("tina", **options)
-        words = message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"])
-        assert hub.server("tina") is None
-        wait_for(lambda: not Truth(hub).row("tina").open, 60, "the session to be closed")
+        answer = hub.begin("ada", **options)
+        words = message(answer) if answer.status >= 400 else str(hub.progress("ada")[-1]["message"])
+        assert hub.server("ada") is None
+        wait_for(lambda: not Truth(hub).row("ada").open, 60, "the session to be closed")
         if code not in ("79", "80"):  # there the log could not be written
-            assert f"ended with exit status {code} " in SessionOnNode.of(hub, "tina").log()
+            assert f"ended with exit status {code} " in SessionOnNode.of(hub, "ada").log()
     assert output in words
-    assert output in Truth(hub).row("tina").end_reason
+    assert output in Truth(hub).row("ada").end_reason
     assert answer.status in (201, 202, 400, 500)
     if answer.status == 500:
         assert code not in ("77", "78", "79"), "it is what the user chose, and no fault of the hub"
 
 
 def test_a_missing_folder_is_created_on_request(hub: Hub) -> None:
-    page = hub.login("tina").get("/hub/spawn?opt-profile=cpu&opt-working_folder=new/below").body
+    page = hub.login("ada").get("/hub/spawn?opt-profile=cpu&opt-working_folder=new/below").body
     assert "If that folder does not exist" in page
     folder = HOME / "new/below"
     assert not folder.exists()
     try:
-        hub.start_server("tina", profile="cpu", working_folder="new/below", missing_folder="make")
-        assert folder.owner() == "tina"
-        assert Path(f"/proc/{server_process(Truth(hub).row('tina').id)}/cwd").readlink() == folder
+        hub.start_server("ada", profile="cpu", working_folder="new/below", missing_folder="make")
+        assert folder.owner() == "ada"
+        assert Path(f"/proc/{server_process(Truth(hub).row('ada').id)}/cwd").readlink() == folder
     finally:
         hub.stop_all()
         subprocess.run(["rm", "-rf", HOME / "new"], check=True)
