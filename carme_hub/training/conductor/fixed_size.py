@@ -305,9 +305,10 @@ class FixedSizeRun(Conductor):
         """Raise the error of the rank that failed first, where one failed."""
         limit = time.monotonic() + SILENT_END_SECONDS
         while True:
+            complete = handle.complete  # before the others: then they know all ends
             silent, errors = self._silent_ends(handle), self._errors()
             cause = next((each for each in errors if not is_consequence(each)), None)
-            if not errors or cause or silent or handle.complete or time.monotonic() > limit:
+            if not errors or cause or silent or complete or time.monotonic() > limit:
                 break
             self.check()
             handle.wait(POLL_INTERVAL / 2)
