@@ -349,5 +349,5 @@ def test_the_size_is_that_of_the_terminal_and_follows_it(running: Run, monkeypat
         read_until(master, "which goes on meanwhile")
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 150, 0, 0))
         process.send_signal(signal.SIGWINCH)
-        os.write(master, b"sleep 0.5; stty size; exit\r")
+        os.write(master, b"while sleep 0.2; do stty size; done\r")  # a busy machine may take a while to tell it
         read_until(master, r"50 150\s")
