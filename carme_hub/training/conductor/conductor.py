@@ -153,19 +153,20 @@ class Conductor:
     def _patiently(self, do: Callable[[], Result]) -> Result:
         """Do something; where Slurm does not answer, a run that was submitted tries for a while: it has waited long."""
         until = time.monotonic() + (SLURM_SECONDS if self.options.submit else 0.0)
-        before = self.state.get()["message"]
+        before: str | None = None  # only what was said here is taken back: other threads say things too
         while True:
             try:
                 found = do()
+                if before is not None:
+                    self.state.update(message=before)
+                return found
             except NoAnswer as error:
                 if time.monotonic() > until:
                     raise
+                before = self.state.get()["message"] if before is None else before
                 self.state.update(message=str(error))
                 self.stopping.wait(SLURM_INTERVAL)
                 self.check()
-            else:
-                self.state.update(message=before)
-                return found
 
     def run_ranks(self) -> None:
         """Start the ranks and return when all have succeeded; raise ``Failed`` or ``Stopped`` otherwise."""
