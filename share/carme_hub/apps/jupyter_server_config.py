@@ -1,6 +1,7 @@
 """Written by Carme Hub for one session: its apps, in place of jupyter-server-proxy's own pages for any port."""
 
 # ruff: noqa: F821, S102  get_config and load_subconfig are given by traitlets; what is run here came with this file
+import atexit
 import base64
 import contextlib
 import json
@@ -47,19 +48,30 @@ if database.is_relative_to(Path.home() / ".carme"):
     with contextlib.suppress(OSError):  # a home that cannot be written is said elsewhere
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-# Jupyter would start a login shell, which sets PATH anew and hides what the image brings. Who has named a shell in
-# their own settings gets that: these here come before them, so they are looked at first.
+# These settings come before people's own, so it is looked at what those name: that stays theirs.
 own = [Path.home() / ".jupyter" / f"jupyter_server_config.{kind}" for kind in ("py", "json")]
-if not any(each.is_file() and "terminado_settings" in each.read_text("utf-8", "replace") for each in own):
+named = "".join(each.read_text("utf-8", "replace") for each in own if each.is_file())
+
+# Jupyter would start a login shell, which sets PATH anew and hides what the image brings.
+if "terminado_settings" not in named:
     shell = os.environ.get("SHELL", "")
     shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
     reads = ["--rcfile", str(Path(__file__).with_name("terminal.bashrc"))] if Path(shell).name == "bash" else []
     c.ServerApp.terminado_settings = {"shell_command": [shell, *reads]}
 
+# On the node, and short: a home may be far away, and a socket's path has 107 bytes at most. Folders in it are 0700.
+near = tempfile.gettempdir()
+near = near if len(near) < 48 else "/tmp"  # noqa: S108
+
+# A kernel's iopub asks nobody who he is, and a port that Jupyter finds free may be taken before the kernel binds it.
+if "JUPYTER_RUNTIME_DIR" not in os.environ and "transport" not in named:
+    os.environ["JUPYTER_RUNTIME_DIR"] = runtime = tempfile.mkdtemp(prefix="carme-kernels-", dir=near)
+    atexit.register(shutil.rmtree, runtime, ignore_errors=True)
+if Path(os.environ.get("JUPYTER_RUNTIME_DIR", "")).name.startswith("carme-kernels-"):
+    c.KernelManager.transport = "ipc"
+
 if "carme_apps" not in sys.modules:
-    # On the node, and short: a home may be far away, and a socket's path has 107 bytes at most. The folder is 0700.
-    near = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="carme-apps-", dir=near if len(near) < 48 else "/tmp"))  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="carme-apps-", dir=near))
     packed = Path(__file__).with_name("carme-apps").read_bytes()
     for name, text in json.loads(zlib.decompress(base64.b64decode(packed))).items():
         (folder / name).write_text(text, encoding="utf-8")

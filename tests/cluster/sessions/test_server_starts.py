@@ -15,6 +15,16 @@ from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.images.build import build_default_image
 from carme_hub.spawners.apps.settings import CarmeApps
 
+#: Prints how the kernel is reached, and the TCP ports on which its process listens: tcp(5) has state 0A and the inode.
+PORTS = """
+import json, os
+from ipykernel.connect import get_connection_info
+files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+sockets = {os.readlink(file) for file in files if os.path.lexists(file)}
+rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
+ports = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+print(json.loads(get_connection_info())["transport"], len(ports))
+"""
 #: In the place of the node's own; npm is a script of it.
 NODE = '#!/bin/sh\necho "node $*" >> "$HOME/node.log"\n'
 
@@ -65,3 +75,19 @@ async def test_a_lab_starts_no_program_of_node_and_continues_in_one_interpreter(
         session.scancel()
         asked.unlink(missing_ok=True)
         session.node.unlink()
+
+
+async def test_a_kernel_has_no_port_on_which_others_of_the_node_could_listen_to_it(
+    cluster: Cluster, hub: HubThatOnlyListens
+) -> None:
+    session = SessionWithApps(cluster, hub, Bubblewrap(), read_image(build_default_image()))
+    session.node = Path("/bin/true")
+    session.submit()
+    try:
+        session.wait_for_server()
+        # The one is ipykernel's own for what forked processes print; it takes what begins with its secret.
+        assert await session.cell(PORTS) == "ipc 1\n"
+        kept = "import os; d = os.environ['JUPYTER_RUNTIME_DIR']; print(d[:19], oct(os.stat(d).st_mode)[-3:])"
+        assert await session.cell(kept) == "/tmp/carme-kernels- 700\n"
+    finally:
+        session.scancel()

@@ -313,6 +313,39 @@ def test_nothing_is_left_on_the_node(tmp_path: Path) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_kernels_are_reached_by_sockets_in_a_folder_of_this_user_that_goes_with_the_server(tmp_path: Path) -> None:
+    write = "import shutil, sys, time; shutil.copy(sys.argv[1], 'seen.json'); time.sleep(60)"
+    spec = {"argv": [sys.executable, "-c", write, "{connection_file}"], "display_name": "x", "language": "x"}
+    with serving(tmp_path) as server:
+        place = server.home / ".local/share/jupyter/kernels/forged"  # forged: it only keeps how it is to be reached
+        place.mkdir(parents=True)
+        (place / "kernel.json").write_text(json.dumps(spec))
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as line:
+            headers = {"Authorization": "token tok"}
+            line.request("POST", "/user/alice/api/kernels", '{"name": "forged"}', headers)
+            assert line.getresponse().status == 201
+        end = time.monotonic() + 30
+        while not (seen := server.home / "seen.json").exists() or not seen.read_text().endswith("}"):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        said = json.loads(seen.read_text())
+        folder = Path(said["ip"]).parent
+        assert (said["transport"], folder.name[:14], folder.stat().st_mode & 0o777) == ("ipc", "carme-kernels-", 0o700)
+        assert len(f"{said['ip']}-99") <= 107
+    assert not folder.exists()
+
+
+def test_a_runtime_folder_that_somebody_has_named_stays(tmp_path: Path) -> None:
+    with serving(tmp_path, environ={"JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}) as server:
+        assert list((tmp_path / "runtime").glob("jpserver-*.json"))
+        assert server.get("api")[0] == 200
+
+
+def test_who_wants_ports_for_kernels_has_them(tmp_path: Path) -> None:
+    with serving(tmp_path, user_config="c.KernelManager.transport = 'tcp'\n") as server:
+        assert list((server.home / ".local/share/jupyter/runtime").glob("jpserver-*.json"))
+
+
 def _parent(process: Path) -> int:
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
