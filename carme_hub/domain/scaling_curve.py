@@ -18,6 +18,8 @@ LIMITS = {
     "batch": "too small a batch",
     "waiting": "ranks that are not equally fast",
     "sharing": "ranks that share CPU cores, memory or disk",
+    "kernels": "kernels that are too small",
+    "copying": "copies between host and GPU",
     "unknown": "",
     "": "",
 }

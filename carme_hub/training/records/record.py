@@ -69,9 +69,9 @@ def read_params(run: Run) -> State:
     return _read(run.folder / PARAMS)
 
 
-def read_profile(run: Run) -> State:
-    """Return what the profile of rank 0 says; {} where the run has none."""
-    return _read(run.folder / PROFILES / "rank-0.json")
+def read_profile(run: Run, rank: int = 0) -> State:
+    """Return what the profile of a rank says; {} where the run has none."""
+    return _read(run.folder / PROFILES / f"rank-{rank}.json")
 
 
 def profiled_ranks(run: Run) -> list[int]:

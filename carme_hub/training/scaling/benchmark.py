@@ -22,14 +22,16 @@ from typing import Any
 
 from carme_hub.training.launch import start
 from carme_hub.training.notebook.display_output import DisplayOutput
+from carme_hub.training.records.record import read_profile
 from carme_hub.training.run.description import View, pluralize
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.private_files import write_json
-from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_duration
+from carme_hub.training.run.run_options import MAX_PROFILED, InvalidOptions, RunOptions, parse_duration
 
 from . import hub, plot, trial
 from . import report as scaling_report
 from .curve import BadCurve, Block, Curve, RankMeasurement, RunMeasurement, summarize_run
+from .profiled import Profiled, mean_profile
 from .trial import Plan
 
 RANKS, BATCHES = (1, 2, 4, 8), (32, 64, 96)
@@ -112,6 +114,7 @@ def benchmark(
     gpus_per_task: int | None = None,
     per_node: int = 0,
     time: str = "",
+    profile: bool = False,
 ) -> Report:
     """Measure a training with several numbers of ranks and batch sizes.
 
@@ -123,7 +126,9 @@ def benchmark(
         repeats: runs with each number of ranks. steps, blocks, warmup: as in ``trial.Plan``.
         epoch: samples of an epoch, for its cost; a training may set it: ``trial.epoch``.
         name: of the kept curve; "" = that of the script or notebook.
-        per_node: the most ranks of a node; 0 = as many as possible. Other options: as ``distributed.run``'s.
+        per_node: the most ranks of a node; 0 = as many as possible.
+        profile: one more run, of the most ranks with the batch size of the advice, is profiled by torch.
+        Other options: as ``distributed.run``'s.
 
     Raises:
         CannotRun: invalid arguments, or the hub refuses it. RankFailed, RunFailed: every run failed.
@@ -145,6 +150,8 @@ def benchmark(
     try:
         for repeat, number in _order(wanted, repeats):
             measurement.run(number, repeat, f"repeat {repeat + 1} of {repeats}")
+        if profile and measurement.runs:
+            measurement.profile()
     except (Interrupted, KeyboardInterrupt):
         if measurement.runs:
             path = save(measurement.curve("Stopped before the end."))
@@ -180,6 +187,8 @@ class _Measurement:
         self._epoch, self._name, self._began = epoch, name, time.time()
         self._device, self._gpu, self._gpus = "cpu", "", 0
         self._failed: dict[int, str] = {}
+        self._profiled: Profiled | None = None
+        self._notes: list[str] = []
 
     def run(self, ranks: int, repeat: int, progress: str) -> None:
         """Measure one run; a number of ranks that fails is reported, and not tried again."""
@@ -204,6 +213,28 @@ class _Measurement:
         rates = ", ".join(f"batch {each.batch}: {each.rate:.0f}" for each in found)
         start.print_line(f"{progress}, {pluralize(ranks, 'rank')}: samples a second at {rates}")
         shutil.rmtree(started.folder, ignore_errors=True)  # the curve has its results
+
+    def profile(self) -> None:
+        """Profile the most ranks with the batch size of the advice; the run is kept, so that its events can be seen."""
+        curve = self.curve()
+        knee = curve.advice()
+        batch = knee.batch if knee is not None else max(curve.batches)
+        ranks = curve.points(batch)[-1].ranks
+        plan = replace(self._plan, batches=(batch,), warmup=max(2, self._plan.warmup), profiled=True)
+        plan = replace(plan, steps=min(plan.steps, MAX_PROFILED))
+        steps = (plan.warmup + 1, plan.warmup + plan.steps)
+        nodes = -(-ranks // self._per_node) if self._per_node else 0
+        options = replace(self._options, ranks=ranks, nodes=nodes, name=f"scaling-profile-{ranks}", wait=True)
+        try:
+            started = start.begin(replace(options, only_companion=True, profile=steps), call=(*self._call(plan), {}))
+            start.follow(started, _WaitMessages())
+            found = [each for each in (read_profile(started, rank) for rank in range(ranks)) if each]
+            self._profiled = mean_profile(found, ranks=ranks, batch=batch, run=started.id)
+        except (RunFailed, CannotRun, ValueError) as error:
+            self._notes.append(f"It was not profiled. {error}")
+        else:
+            if self._profiled is None:
+                self._notes.append("It was not profiled: the training uses no torch.")
 
     def _call(self, plan: Plan) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if callable(self._train):
@@ -234,7 +265,8 @@ class _Measurement:
             epoch=self._epoch,
             began=self._began,
             failures=tuple(self._failed.values()),
-            notes=notes,
+            notes=(*self._notes, *notes),
+            profiled=self._profiled,
         )
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from carme_hub.training.rank.profile.analysis import MANY_SMALL
+
 from .curve import Curve, Point
+from .profiled import Profiled
 
 #: Why the share of communication is unknown.
 NO_ALONE_STEPS = "the training has no steps alone (step.alone)"
@@ -23,8 +26,9 @@ class Bottleneck:
     """The likely limit of the training with the most ranks.
 
     Attributes:
-        kind: "loading", "communication", "batch", "waiting", "sharing"; "unknown" where the measurements do not tell;
-            "" where there is none. share: the lost share. ranks, batch: where that was measured.
+        kind: "loading", "communication", "batch", "waiting", "sharing"; by the profile also "kernels" and "copying";
+            "unknown" where the measurements do not tell; "" where there is none. share: the lost share.
+        ranks, batch: where that was measured.
         message: one sentence, with what to do.
     """
 
@@ -43,6 +47,8 @@ def bottleneck(curve: Curve, batch: int) -> Bottleneck | None:
     point = points[-1]
     others = curve.points()
     found = [*_loading(point), *_communication(point, others, curve), *_waiting(point), *_speed(point, others, curve)]
+    if curve.profiled is not None and (curve.profiled.ranks, curve.profiled.batch) == (point.ranks, point.batch):
+        found += _profiled(point, curve.profiled)
     worst = max(found, key=lambda reason: reason.share, default=None)
     if worst is not None and worst.share >= MIN_SHARE:
         return worst
@@ -126,13 +132,40 @@ def _speed(point: Point, others: list[Point], curve: Curve) -> list[Bottleneck]:
     return found
 
 
+def _profiled(point: Point, profile: Profiled) -> list[Bottleneck]:
+    """Return what the profiler sees, and where that was measured too, only what is more than the measurement says."""
+    at, found = _point_text(point), []
+    if profile.loading > point.loading.mean:
+        text = f"Data loading: {_percent(profile.loading)} of the time in the profile of {at} is waiting for batches."
+        found.append(
+            ("loading", profile.loading, f"{text} Give the DataLoader more workers, or load from the node’s own disk.")
+        )
+    if point.communication is None:
+        text = f"Communication: up to {_percent(profile.exposed)} of the time in the profile of {at}."
+        found.append(("communication", profile.exposed, f"{text} Keep ranks on fewer nodes, or take larger batches."))
+    if profile.busy is not None and (profile.small or 0.0) >= MANY_SMALL:
+        idle = max(0.0, 1 - profile.busy - profile.exposed - profile.loading)
+        text = f"Small kernels: the GPU waits {_percent(idle)} of the time in the profile of {at}, and "
+        text += (
+            f"{_percent(profile.small or 0)} of its kernels are shorter than their start. Try torch.compile, or larger "
+        )
+        text += "batches."
+        found.append(("kernels", idle, text))
+    if profile.copying is not None:
+        text = f"Copies between host and GPU: {_percent(profile.copying)} of the time in the profile of {at}."
+        text += " With pin_memory=True and non_blocking=True they run while the GPU computes."
+        found.append(("copying", profile.copying, text))
+    return [Bottleneck(kind, share, point.ranks, point.batch, text) for kind, share, text in found]
+
+
 def _unknown(point: Point, base: Point, curve: Curve) -> Bottleneck | None:
     """Return a bottleneck of unknown kind, where a rank has become slower."""
     if point.ranks == base.ranks or point.efficiency is None or 1 - point.efficiency.mean < MIN_SHARE:
         return None
     lost = 1 - point.efficiency.mean
     if point.quiet is None:
-        text = f"Whether that is communication was not measured: {NO_ALONE_STEPS}."
+        text = f"Whether that is communication was not measured: {NO_ALONE_STEPS}. A profile (--profile) shows it too."
+        text = text if curve.profiled is None else "Its profile shows no cause."
     elif curve.mode == "strong":
         text = (
             f"A rank has {point.each:g} samples in a step instead of {base.each:g}, and may share CPU cores: measure "

@@ -61,6 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
         gpus_per_task=arguments.gpus_per_task,
         per_node=arguments.per_node,
         time=arguments.time,
+        profile=arguments.profile,
     )
     _print(f"\n{report!r}\n\nKept in {report.kept}\n")
     report.save(*arguments.output)
@@ -130,6 +131,9 @@ def _parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     run.add_argument("--gpus-per-task", type=int, default=None, metavar="GPUS", help=GPUS)
     run.add_argument("--per-node", type=int, default=0, metavar="RANKS", help="the most ranks of one node")
     run.add_argument("--time", default="", metavar="30m", help="the time limit of each run")
+    run.add_argument(
+        "--profile", action="store_true", help="profile one more run of the most ranks, and say what limits it"
+    )
     run.set_defaults(do=_run)
     report = commands.add_parser("report", help="show a kept curve; without a name, the advice of all")
     report.add_argument("curve", nargs="?", default="", help="name of a curve, as listed, or a file")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from .profiled import Profiled
+
 #: A further rank that adds less than this part of a rank's work is not worth it.
 MIN_GAIN = 0.5
 VERSION = 1
@@ -145,6 +147,7 @@ class Curve:
     """One measurement of one training.
 
     Attributes:
+        profiled: what the profiler says; None = it was not asked.
         device: "gpu" or "cpu". gpus_per_task: GPUs of each rank. epoch: samples of an epoch; 0 = unknown.
         began: epoch seconds. failures: sentences about failed measurements.
     """
@@ -161,6 +164,7 @@ class Curve:
     began: float = 0.0
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    profiled: Profiled | None = None
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -250,7 +254,8 @@ class Curve:
         try:
             runs = tuple(RunMeasurement(**run) for run in values.pop("runs"))
             failures, notes = tuple(values.pop("failures", ())), tuple(values.pop("notes", ()))
-            return cls(runs=runs, failures=failures, notes=notes, **values)
+            profiled = Profiled(**found) if (found := values.pop("profiled", None)) else None
+            return cls(runs=runs, failures=failures, notes=notes, profiled=profiled, **values)
         except (KeyError, TypeError) as error:
             raise BadCurve(f"This scaling curve cannot be understood: {error}") from error
 

@@ -15,6 +15,7 @@ from html import escape
 
 from .bottleneck import NO_ALONE_STEPS, Bottleneck, bottleneck
 from .curve import MIN_REPEATS, Curve, Recommendation, Value
+from .profiled import Profiled
 
 _CELL = "white-space:nowrap;text-align:right;padding:2px 8px"
 _COLUMNS = ("rate", "speedup", "efficiency", "quiet", "communication", "waiting", "loading", "own", "hours")
@@ -68,11 +69,22 @@ def sentences(curve: Curve) -> list[str]:
     """Return all sentences about a curve, the advice first."""
     limit = limit_of(curve)
     found = [headline(curve), *([limit.message] if limit is not None else [])]
+    if (profile := curve.profiled) is not None:
+        found.append(_profile_text(profile))
     if any(point.quiet is None for point in curve.points()) and NO_ALONE_STEPS not in " ".join(found):
         found.append(f"What communication takes was not measured: {NO_ALONE_STEPS}.")
     if max((point.rate.count for point in curve.points()), default=0) < MIN_REPEATS:
         found.append(f"Fewer than {MIN_REPEATS} repeats give no error bars.")
     return [*found, *curve.failures, *curve.notes]
+
+
+def _profile_text(profile: Profiled) -> str:
+    shares = [("data loading", profile.loading), ("communication", profile.communication)]
+    shares += [
+        (name, each) for name, each in (("GPU busy", profile.busy), ("copies", profile.copying)) if each is not None
+    ]
+    said = ", ".join(f"{name} {round(100 * share)} %" for name, share in shares)
+    return f"Profile of {profile.ranks} ranks with batch {profile.batch} (run {profile.run}): {said} of the time."
 
 
 def columns(curve: Curve) -> list[str]:

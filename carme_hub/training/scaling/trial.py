@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from carme_hub.training.rank.progress import PROGRESS
+
 from .curve import Block, RankMeasurement, share_of
 
 #: Name of the barrier: Horovod matches operations without a name by counting them.
@@ -39,7 +41,10 @@ class NotMeasured(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a run's measurement. ``blocks``: of each kind, with ``steps`` each; ``warmup``: uncounted steps."""
+    """The plan of a run's measurement. ``blocks``: of each kind, with ``steps`` each; ``warmup``: uncounted steps.
+
+    A ``profiled`` run has one block of steps together, which it reports to torch's profiler instead of timing them.
+    """
 
     batches: tuple[int, ...]
     mode: str = "weak"
@@ -47,6 +52,7 @@ class Plan:
     blocks: int = 5
     warmup: int = 3
     repeat: int = 0
+    profiled: bool = False
 
 
 class Step:
@@ -113,6 +119,12 @@ class Trial:
     def __iter__(self) -> Iterator[Step]:
         """Yield all steps; the first ones are not counted."""
         step = Step(self)
+        if self._plan.profiled:
+            for number in range(1, self._plan.warmup + self._plan.steps + 1):
+                yield step
+                PROGRESS.step(number, None, self.batch, {}, by_code=False)
+            self.done = True
+            return
         for alone in (False, True):
             self.now_alone = alone
             for _ in range(self._plan.warmup):

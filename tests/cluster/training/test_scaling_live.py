@@ -135,11 +135,17 @@ def test_horovod_is_measured_by_the_command(lab: Lab) -> None:
 def test_ranks_on_two_nodes_are_measured_in_a_companion(lab: Lab) -> None:
     out = lab.run(
         "report = distributed.benchmark('scaling.py', [2], 32, per_node=1, repeats=1, steps=3, blocks=2,"
-        " name='two-nodes.py')\nprint(report.curve.runs)",
+        " name='two-nodes.py', profile=True)\nprint(report.curve.runs, report.curve.notes)",
         timeout=180,
     )
     assert not out.errors, out.error
     assert "nodes=2" in out.out
+    said = lab.check("print(report.curve.profiled)\nprint(report)")
+    shares = re.search(r"loading=([\d.]+), communication=([\d.]+), small=None", said)
+    assert shares is not None, (said, out.out)
+    assert 0 < float(shares[1]) < 1, "the template has a DataLoader"
+    assert 0 < float(shares[2]) < 1
+    assert "Profile of 2 ranks with batch 32 (run " in said
     assert "on CPU, no GPU" in lab.check("print(report)"), "virtual GPUs are none"
 
 

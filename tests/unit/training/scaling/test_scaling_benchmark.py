@@ -176,6 +176,35 @@ def test_a_training_that_is_never_alone_is_not_taken_for_one_without_communicati
     assert repr(report).count("was not measured: the training has no steps alone") == 1
 
 
+def test_one_more_run_is_profiled_and_kept(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No torch is imported here, so what it writes is forged; tests/cluster profiles real steps.
+    seen: list[tuple[str, object, int]] = []
+
+    def forged(run: Run, rank: int) -> dict[str, object]:
+        seen.append((run.id, run.request()["asked"]["profile"], rank))
+        return {"loading": 0.5, "communication": 0.1, "small": None, "busy": None, "copying": None}
+
+    monkeypatch.setattr(scaling, "read_profile", forged)
+    report = benchmark(script, (1, 2), (4, 8), profile=True, function="plain")
+    [(run, steps, first), (_, _, second)] = seen
+    assert (steps, first, second) == ([3, 4], 0, 1)
+    assert report.curve.profiled is not None
+    assert (report.curve.profiled.ranks, report.curve.profiled.batch, report.curve.profiled.run) == (2, 8, run)
+    assert report.curve.notes == ()
+    assert f"run {run}" in repr(report)
+    assert "--profile needs torch" in (run_folder.root() / run / "rank-0.log").read_text()
+    assert [folder.name for folder in run_folder.root().iterdir()] == [run], "it can be looked at"
+
+
+def test_a_training_that_cannot_be_profiled_keeps_its_curve(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = benchmark(script, (1, 2), profile=True)
+    assert report.curve.profiled is None
+    assert report.curve.notes == ("It was not profiled: the training uses no torch.",)
+    assert len(report.curve.runs) == 2
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
