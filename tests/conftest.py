@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from rig.fixtures import cluster, demo_hub, hub, hub_environment, open_path, qui
 from rig.nightly import NIGHTLY, is_left, names_nothing
 
 __all__ = ["cluster", "demo_hub", "hub", "hub_environment", "open_path", "quiet", "site"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Of a shell that started this in the background. Programs of tests would inherit it, and none could be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
