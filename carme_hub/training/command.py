@@ -24,6 +24,7 @@ from carme_hub.training.run.run_options import (
     RunOptions,
     parse_with_program,
 )
+from carme_hub.training.session import companions, outside
 from carme_hub.training.session.batch_job import DirectBroker, broker_here
 from carme_hub.training.session.step_broker import NoBroker
 
@@ -44,12 +45,24 @@ with its rank before it. The options are those of %%distributed: --nodes N, --gp
 --dry-run, --requeue. --submit (or --batch) makes it a batch job, which outlives this session and needs --time. What you
 have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends all ranks. Exit
 status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
+
+Outside of a session, on a login node or a laptop, --submit asks the hub: --hub https://… (or JUPYTERHUB_API_URL),
+--token-file FILE (mode 0600, with a token of the hub's page /hub/token; or JUPYTERHUB_API_TOKEN), --ca FILE, and
+--option NAME=VALUE as in the form that starts servers: --option profile=gpu --option image=training. The script goes
+along; other files are those of your home on the cluster.
 """
 #: Options of the command alone; a batch script passes a cell with the last two.
 OWN: dict[str, dict[str, Any]] = {
     "--all": {"action": "store_true"},
     "--cell": {"default": "", "help": argparse.SUPPRESS},
     "--push-file": {"default": "", "help": argparse.SUPPRESS},
+}
+#: Options of the command outside of a session.
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "--hub": {"default": ""},
+    "--token-file": {"default": ""},
+    "--ca": {"default": ""},
+    "--option": {"action": "append", "default": []},
 }
 FAILED, CANNOT, STOPPED = 1, 2, 130
 
@@ -97,18 +110,39 @@ def _train(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print_text(TRAIN)
         return 0 if words else CANNOT
-    options, program, own = parse_with_program(with_backend(words), OWN)
+    options, program, own = parse_with_program(with_backend(words), OWN | OUTSIDE)
     what = _what(options, own, program)
+    access = _access(options, own)
     if options.dry_run:
         print_text(batch_script(options, program=program))
         return 0
     if options.requeue and not options.submit and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
-    run = start.begin(options, say, **what)
+    run = start.begin(options, say, access, **what)
     follow_run(run, options, all_ranks=own.all)
     if options.requeue and not options.submit and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
+
+
+def _access(options: RunOptions, own: argparse.Namespace) -> outside.Access | None:
+    """Return how the hub is reached for a run that is submitted from outside of a session; None for all others.
+
+    Raises:
+        CannotRun: the options do not fit together, or no hub is named.
+    """
+    given = next((name for name in OUTSIDE if getattr(own, name.lstrip("-").replace("-", "_"))), "")
+    if given and not (options.submit and outside.is_outside()):
+        raise CannotRun(f"{given} is for --submit outside of a session: here the session says what a job gets.")
+    if not options.submit or options.dry_run or not outside.is_outside():
+        return None
+    pairs = [word.partition("=") for word in own.option]
+    if wrong := next((word for word, pair in zip(own.option, pairs, strict=True) if not pair[0] or not pair[2]), ""):
+        raise CannotRun(f"--option {wrong[:80]}: write NAME=VALUE, such as profile=gpu or image=training.")
+    try:
+        return outside.access(own.hub, own.token_file, own.ca, {name: text for name, _, text in pairs}, os.environ)
+    except companions.Refused as error:
+        raise CannotRun(str(error)) from None
 
 
 def _requeue() -> None:

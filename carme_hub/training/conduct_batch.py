@@ -3,6 +3,8 @@
 The job has the session's container, and a step broker as a session has, but no server and no token. The run has the
 nodes of the job and no companion. The exit status is 0 where the run finished, as Slurm's accounting then says.
 
+A run that was requested from another machine has no folder yet: its files came with the job, and are written first.
+
 With ``--requeue`` a run that was told that its time is nearly over (``here.on_time_limit``) and ended with success goes
 on in another job (``conductor.requeue``): the exit status ``CONTINUES`` tells the hub.
 """
@@ -16,18 +18,23 @@ from pathlib import Path
 
 from carme_hub.training.conduct import allow_many_files, conduct
 from carme_hub.training.here import OUT_OF_TIME
+from carme_hub.training.records import record, source
 from carme_hub.training.run import environment
-from carme_hub.training.run.private_files import write
-from carme_hub.training.run.run_folder import Run
+from carme_hub.training.run.private_files import write, write_json
+from carme_hub.training.run.run_folder import Run, State
 
 #: As in ``carme_hub.domain.sessions.session``, for the hub.
 CONTINUES = 85
 CANCELLED = "The batch job was cancelled, or its time was over."
+#: The files of a run that was requested from another machine, in the session folder
+#: (``carme_hub.spawners.companions.script``).
+RUN_FILES = "run-files.json"
 
 
 def main(words: list[str]) -> int:
     """Conduct the run, with its log as this process's output; return the exit status."""
     run = Run(Path(words[0]))
+    place(run, Path(os.environ.get("CARME_SESSION_FOLDER", "")) / RUN_FILES)
     log = os.open(run.folder / "conductor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for number in (1, 2):
         os.dup2(log, number)
@@ -42,6 +49,39 @@ def main(words: list[str]) -> int:
         return CONTINUES
     kept.unlink(missing_ok=True)  # it may have secrets
     return 0 if state == "finished" else 1
+
+
+def place(run: Run, files: Path) -> None:
+    """Write the files of a run that was requested from another machine; what names that machine's places is replaced.
+
+    Raises:
+        SystemExit: another run of this name is here.
+    """
+    if not files.is_file():
+        return
+    texts = json.loads(files.read_text())
+    request = json.loads(texts.pop("asked.json"))
+    run.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (run.folder / "asked.json").exists():  # this home is shared with that machine, or a job continues the run
+        if run.request()["key"] != request["key"]:
+            raise SystemExit(f"There is another run {run.id} in this home. Choose another name.")
+        texts = {}
+    for name, text in texts.items():
+        write(run.folder / name, text.encode())
+    run.logdir.mkdir(mode=0o700, exist_ok=True)
+    write_json(run.folder / "asked.json", _request_here(run, request))  # the last one: with it the folder is whole
+
+
+def _request_here(run: Run, request: State) -> State:
+    """Return a request from another machine with places of this one."""
+    found = {**request, "python": sys.executable, "path": []}
+    script = Path(str(request.get("script", "")))
+    if request["kind"] == "script":
+        same = script.is_file() and source.digest(script.read_bytes()) == request["script_digest"]
+        found["script"] = str(script if same else run.folder / record.SCRIPT)
+    if not Path(request["cwd"]).is_dir():
+        found["cwd"] = str(Path.home())
+    return found
 
 
 if __name__ == "__main__":

@@ -185,7 +185,10 @@ def follow_run(run: run_folder.Run, options: RunOptions, *, all_ranks: bool) -> 
     if options.detach or options.submit:
         print_text(f"{run.id}\n")
         how = "is a batch job and outlives this session" if options.submit else "continues without this terminal"
-        say(f"It {how}: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
+        if run.state().get("outside"):
+            say(f"It is a batch job: carme-hub runs watch|stop {run.id}. It writes into ~/.carme/runs/{run.id} there.")
+        else:
+            say(f"It {how}: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
     else:
         start.follow(run, Terminal(all_ranks=all_ranks))
     return 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -46,6 +48,7 @@ OF_THE_MOMENT = frozenset({"slurm-rejected", "quotas-service-down", "too-slow"})
 #: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
 SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 #: One lock per session: two requests at once must not both open the last companion that is allowed.
 _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -65,7 +68,7 @@ class Quote:
     Attributes:
         message: the cost as a sentence, or why it is not allowed. price: money, "" if the site has no price.
         left_to_open, most: companions that the session may still open, and may have at once.
-        gpus_of_one_node: the numbers of GPUs that the profile allows on a node.
+        gpus_of_one_node: the numbers of GPUs that the profile allows on a node. virtual: they are virtual GPUs.
     """
 
     allowed: bool
@@ -78,6 +81,7 @@ class Quote:
     left_to_open: int = 0
     most: int = 0
     gpus_of_one_node: tuple[int, ...] = ()
+    virtual: bool = False
 
     def as_json(self) -> dict[str, object]:
         """Return it for programs."""
@@ -102,6 +106,7 @@ class Quote:
             "starts_now": self.start is None or self.start.now or not self.start.known,
             "excludes_nodes": True,
             "batch_jobs": True,
+            "virtual": self.virtual,
         }
 
 
@@ -126,15 +131,23 @@ async def quote(hub: HubContext, spawner: Any, session: Session, wanted: Compani
     left = lefts.get(request.account, RemainingBudget("")).text
     if cost is None:
         free = "GPU time is not counted here."
-        return Quote(True, free, request, None, "", "", start, more, most, allowed_gpus)
-    allowed = cost.state != "refused"
-    return Quote(allowed, cost.sentence, request, cost, left, _money(hub, cost), start, more, most, allowed_gpus)
+        return Quote(True, free, request, None, "", "", start, more, most, allowed_gpus, spawner.virtual)
+    allowed, money = cost.state != "refused", _money(hub, cost)
+    return Quote(allowed, cost.sentence, request, cost, left, money, start, more, most, allowed_gpus, spawner.virtual)
 
 
 async def open_companion(
-    hub: HubContext, spawner: Any, session: Session, wanted: CompanionRequest, key: str = ""
+    hub: HubContext,
+    spawner: Any,
+    session: Session,
+    wanted: CompanionRequest,
+    key: str = "",
+    files: Mapping[str, str] = NO_FILES,
 ) -> tuple[Session, tuple[str, ...]]:
     """Open a companion; return it and warnings of the policy. With the same key it is opened once.
+
+    Args:
+        files: of the run of a batch job whose folder is not in the home yet, texts by name.
 
     Raises:
         Refused: the session does not run, its profile or the policy does not allow it, or Slurm refused.
@@ -162,7 +175,7 @@ async def open_companion(
         opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
-        await _submit(hub, spawner, opened)
+        await _submit(hub, spawner, opened, files)
     kind = "batch job" if wanted.run else "companion"
     hub.log.info("Session %s of %s has the %s %s: %s", session.id, session.user, kind, id, describe_companion(request))
     return hub.registry.current(id) or opened, tuple(warnings)
@@ -322,7 +335,7 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
     return CONTINUED
 
 
-async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
+async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mapping[str, str] = NO_FILES) -> None:
     """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     request = session.request
     image = next((i for i in spawner.site_images() if i.name == request.image), None)
@@ -332,7 +345,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
         owner = spawner.owner()
         site = spawner.site(owner.home)
         if request.batch:
-            spec = render_batch_job(session.id, owner, request, image, site)
+            spec = render_batch_job(session.id, owner, request, image, site, files)
         else:
             spec = render_companion(session.id, session.parent, owner, request, image, site)
     except (ContainerError, Refused) as error:

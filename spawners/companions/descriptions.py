@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.queue_position import ahead_of
-from carme_hub.domain.cluster.reasons import waiting_sentence
+from carme_hub.domain.cluster.reasons import end_sentence, waiting_sentence
 from carme_hub.domain.sessions.companions import describe_companion
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.spawners.hub.shared import HubContext
@@ -39,6 +39,7 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
         "run": companion.request.batch,
         "created": companion.created,
         "cancelled": bool(companion.cancel_wanted),
+        "succeeded": companion.end_reason == end_sentence("COMPLETED"),
         "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
         "node_count": companion.request.nodes,

@@ -6,6 +6,7 @@ A batch job has the session's container too, and in it the conductor of its run 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from carme_hub.containers.runtime import Image
@@ -30,6 +31,8 @@ KEEP = program("companion")
 _NOT_FOR_COMPANIONS = ("singleuser.json", "carme-singleuser", "carme-steps", "carme-srun")
 #: The module in the image that conducts the run of a batch job.
 BATCH_PROGRAM = "carme_hub.training.conduct_batch"
+#: The file of the session folder with the files of a run; as in that module.
+RUN_FILES = "run-files.json"
 _NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 
 
@@ -56,11 +59,16 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())
 
 
-def render_batch_job(session: str, owner: Owner, request: Request, image: Image, site: Site) -> JobSpec:
+def render_batch_job(
+    session: str, owner: Owner, request: Request, image: Image, site: Site, files: Mapping[str, str]
+) -> JobSpec:
     """Return the batch job of a run, which is a folder in the user's home.
 
     Its document has no server, and so no token and no other secret. What pip had installed in the session is in the
     folder of the run.
+
+    Args:
+        files: of the run, texts by name, where it was requested from elsewhere; its program makes the folder then.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
@@ -74,6 +82,8 @@ def render_batch_job(session: str, owner: Owner, request: Request, image: Image,
     del document["singleuser"]
     for name in ("singleuser.json", "carme-singleuser"):
         document["files"].pop(name, None)
+    if files:
+        document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(files))}
     argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
     plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
     document["plan"] = {**asdict(plan), "grace": site.grace}

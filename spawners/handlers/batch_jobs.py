@@ -3,12 +3,16 @@
 ``/hub/api/carme/users/<name>/batch-jobs``: GET lists, DELETE ``…/<uuid>`` cancels one. Allowed are the tokens of the
 user's own running servers, and everybody who may start servers for the user. A batch job is requested like a companion
 (``companions``), by the session whose image and profile it gets; it outlives that session, so it is listed here.
+
+POST and ``…/quote`` request one from outside of a session (``companions.outside``); that may only who may start servers
+for the user, since it has the profile and the image that the request names.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 from jupyterhub.apihandlers.base import APIHandler
@@ -16,16 +20,22 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from tornado import web
 
+from carme_hub.domain.sessions.companions import CompanionRequest
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
-from carme_hub.spawners.companions.companions import cancel_batch_job
+from carme_hub.spawners.companions.companions import cancel_batch_job, open_companion, quote
 from carme_hub.spawners.companions.descriptions import described
+from carme_hub.spawners.companions.outside import PYTHON, checked_files, origin_of
+from carme_hub.spawners.handlers.bodies import small_json
+from carme_hub.spawners.handlers.companions import companion_request, idempotency_key
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"
 JOBS = r"/api/carme/users/([^/]+)/batch-jobs"
-ONE = rf"{JOBS}/({_UUID})"
+ONE, QUOTE = rf"{JOBS}/({_UUID})", rf"{JOBS}/quote"
 FORM = rf"/carme/batch-jobs/({_UUID})/cancel"
+_OPTION = "opt-"
+_LARGEST_BODY = 256 << 10  # files are 32 KiB of text, each character of which may be six in JSON
 _NO_USER = "There is no such user, or the hub is starting."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of batch jobs before you try again."
 
@@ -61,7 +71,7 @@ class _UserHandler(APIHandler):
         try:
             await self._answer(hub, user, *more)
         except Refused as error:
-            self.set_status(404 if error.reason == "unknown" else 409)
+            self.set_status({"unknown": 404, "key-used": 422}.get(error.reason, 409))
             self.finish(json.dumps({"error": error.reason, "message": error.message}))
         except (SlurmUnreachable, StoreError) as error:
             hub.log.warning("Batch jobs of %s: %s", name, error)
@@ -78,10 +88,61 @@ class BatchJobsHandler(_UserHandler):
         """List them, including ended ones, oldest first."""
         await self._authorize(name)
 
-    async def _answer(self, hub: HubContext, user: Any, *_more: str) -> None:
+    async def _answer(self, hub: HubContext, user: Any, *more: str) -> None:
+        if more == ("open",):
+            return await self._opened(hub, user)
         now, found = time.time(), await hub.registry.all_batch_jobs_of(user.name)
         jobs = [described(hub, each, now, virtual=user.spawner.virtual) for each in found]
         self.finish(json.dumps({"batch_jobs": jobs}))
+        return None
+
+    async def _opened(self, hub: HubContext, user: Any) -> None:
+        body = small_json(self.request.body, _LARGEST_BODY)
+        if not isinstance(body, dict):
+            raise web.HTTPError(400, 'Send a JSON object, such as {"run": "long", "gpus": 4, "minutes": 120}.')
+        files, options = checked_files(body.pop("files", {})), body.pop("options", {})
+        origin = await origin_of(hub, user.spawner, options)
+        key = idempotency_key(self)
+        job, warnings = await open_companion(hub, user.spawner, origin, _wanted(body), key, files)
+        said = described(hub, job, time.time(), virtual=user.spawner.virtual)
+        self.set_status(201)
+        self.finish(json.dumps({**said, "warnings": list(warnings)}))
+
+    async def post(self, name: str) -> None:
+        """Open one by user options of a server; with an ``Idempotency-Key`` only once."""
+        await self._open(user_name=name)
+
+    @needs_scope("start:servers")
+    async def _open(self, user_name: str) -> None:
+        await self._found(started_hub(), user_name, "open")
+
+
+class QuoteHandler(_UserHandler):
+    """Returns the cost and expected start of a batch job from outside of a session."""
+
+    async def get(self, name: str) -> None:
+        """Send the quote; nothing is written."""
+        await self._quote(user_name=name)
+
+    @needs_scope("start:servers")
+    async def _quote(self, user_name: str) -> None:
+        await self._found(started_hub(), user_name)
+
+    async def _answer(self, hub: HubContext, user: Any, *_more: str) -> None:
+        asked = {name: values[-1].decode("utf8", "replace") for name, values in self.request.query_arguments.items()}
+        names = [name for name in asked if name.startswith(_OPTION)]
+        options = {name.removeprefix(_OPTION): asked.pop(name) for name in names}
+        asked.pop("_xsrf", None)
+        origin = await origin_of(hub, user.spawner, options)
+        found = await quote(hub, user.spawner, origin, _wanted({"run": "run", **asked}))
+        self.finish(json.dumps(found.as_json()))
+
+
+def _wanted(asked: dict[str, Any]) -> CompanionRequest:
+    if "run" not in asked:
+        raise web.HTTPError(400, "run is the name of the run.")
+    found = companion_request(asked)
+    return found if found.python else replace(found, python=PYTHON)
 
 
 class BatchJobHandler(_UserHandler):
@@ -129,4 +190,4 @@ class CancelFormHandler(CarmeHomeHandler):
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [(JOBS, BatchJobsHandler), (ONE, BatchJobHandler)]
-HANDLERS += [(FORM, CancelFormHandler)]
+HANDLERS += [(QUOTE, QuoteHandler), (FORM, CancelFormHandler)]

@@ -129,9 +129,7 @@ class CompanionsHandler(SessionHandler):
         if more == ("list",):
             self.finish(json.dumps({"companions": await listed(hub, session, virtual=spawner.virtual)}))
             return
-        key = self.request.headers.get("Idempotency-Key", "")
-        if key and not _KEY.fullmatch(key):
-            raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
+        key = idempotency_key(self)
         wanted = companion_request(_body(self.request.body))
         if bool(wanted.run) != bool(wanted.python):
             raise web.HTTPError(400, "A batch job has a run and a python.")
@@ -188,6 +186,14 @@ class GiveBackFormHandler(CarmeHomeHandler):
         self.set_status(status)
         self._refused = message
         await self.show()
+
+
+def idempotency_key(handler: APIHandler) -> str:
+    """Return the key of a request, "" without one."""
+    key = handler.request.headers.get("Idempotency-Key", "")
+    if key and not _KEY.fullmatch(key):
+        raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
+    return str(key)
 
 
 def _body(body: bytes) -> dict[str, object]:

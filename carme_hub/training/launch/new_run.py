@@ -37,6 +37,7 @@ def create(
     start_limit: float = 120.0,
     given: RunOptions | None = None,
     price: str = "",
+    outside: bool = False,
 ) -> Run:
     """Create the folder of a run, which ``launch`` starts. It runs exactly one of what can be given.
 
@@ -48,6 +49,7 @@ def create(
         limit: the most bytes of what is pushed, and of a rank's result.
         start_limit: seconds within which every rank must start.
         given: the options as the user has written them, where ``options`` has more. price: what was said of it.
+        outside: whether it is submitted from outside of a session, whose Python and packages it does not have.
 
     Raises:
         results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing, or the code is no
@@ -61,9 +63,10 @@ def create(
         "kind": next((kind for kind, code in kinds.items() if code is not None), "call"),
         "args": list(args),
         "cwd": _cwd(),
-        "path": [each for each in sys.path if each],
+        "path": [] if outside else [each for each in sys.path if each],
         "python": sys.executable,
         "packages": os.environ.get("CARME_PACKAGES", ""),
+        "outside": outside,
         "limit": limit,
         "start_limit": start_limit,
     }
@@ -236,6 +239,7 @@ def initial_state(id: str, request: State) -> State:
         "kind": request["kind"],
         "session": request["session"],
         "virtual": request.get("virtual", False),
+        "outside": request.get("outside", False),
         "environ": request.get("environ", {}),
         "began": time.time(),
         "ended": 0.0,

@@ -14,6 +14,7 @@ from carme_hub.training.run import keep, results
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
 from carme_hub.training.run.run_options import InvalidOptions, RunOptions
+from carme_hub.training.session.outside import Access
 from carme_hub.training.templates import kernels
 
 from . import new_run
@@ -27,20 +28,22 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def begin(options: RunOptions, say: Callable[[str], None] = print_line, **code: Any) -> Run:
+def begin(
+    options: RunOptions, say: Callable[[str], None] = print_line, access: Access | None = None, **code: Any
+) -> Run:
     """Start a run of ``new_run.create(options, **what)``; print its price beyond the session first.
 
     Args:
-        say: prints a line for the user.
+        say: prints a line for the user. access: to the hub from outside of a session, which has batch jobs alone.
 
     Raises:
         CannotRun: with what to do.
     """
 
     def create(chosen: RunOptions, price: str) -> Run:
-        return new_run.create(chosen, given=options, price=price, **code)
+        return new_run.create(chosen, given=options, price=price, outside=access is not None, **code)
 
-    return _begin(options, create, say, code)
+    return _begin(options, create, say, code, access)
 
 
 def begin_again(old: Run, options: RunOptions, say: Callable[[str], None] = print_line, **changes: Any) -> Run:
@@ -57,20 +60,22 @@ def _begin(
     create: Callable[[RunOptions, str], Run],
     say: Callable[[str], None],
     code: Mapping[str, Any],
+    access: Access | None = None,
 ) -> Run:
     """Start a run.
 
     Args:
         create: creates it, of the options with its nodes, and what was said of its price. code: to be checked before.
+        access: as for ``begin``; what is installed here says nothing of the image then.
     """
-    if options.backend != "torchrun" and (missing := kernels.missing_for(options.backend)):
+    if access is None and options.backend != "torchrun" and (missing := kernels.missing_for(options.backend)):
         raise CannotRun(missing)  # cells for torchrun may not need torch
     if options.pull:
         results.require_cloudpickle()  # checked now, and not after hours of training
     try:
         new_run.check_code(code.get("cell"), code.get("script"))  # before the hub is asked for anything
         if options.submit:
-            return submit(options, create, say)
+            return submit(options, create, say, access=access)
         asked, options = options, choose_nodes(options)
         if price := price_of(options):
             say(price)

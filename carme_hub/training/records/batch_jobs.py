@@ -6,6 +6,8 @@ It is kept in the folders of the runs (``Run.set_batch_job``), so that their sta
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +15,7 @@ from typing import Any
 
 from carme_hub.training.run.run_folder import BATCH_JOB, NoRun, Run
 from carme_hub.training.session.companions import Hub, NoHub, Refused
-from carme_hub.training.session.user_jobs import hub_of_user, jobs_by_run
+from carme_hub.training.session.user_jobs import hub_of_run, jobs_by_run
 
 #: Seconds between two questions, and after which a run of which the hub knows nothing was certainly not submitted.
 INTERVAL, UNKNOWN_SECONDS = 5.0, 120.0
@@ -27,12 +29,13 @@ class Refresher:
     """Asks the hub about batch jobs that have not begun, or that ended without a word; one question for all of them.
 
     Args:
-        interval: seconds in which it asks once at most. hub: returns the hub's interface for the user's batch jobs.
+        interval: seconds in which it asks once at most.
+        hub: returns the hub's interface for the user's batch jobs; default: as each run knows it.
     """
 
     def __init__(self, interval: float = INTERVAL, hub: Callable[[], Hub] | None = None) -> None:
         self._interval = interval
-        self._hub = hub or (lambda: hub_of_user(time_limit=TIME_LIMIT))
+        self._hub = hub
         self._next, self._lock = 0.0, threading.Lock()
 
     def refresh(self, runs: Iterable[Run]) -> None:
@@ -43,15 +46,24 @@ class Refresher:
         if not waiting or not self._lock.acquire(blocking=False):  # another thread asks already
             return
         try:
-            jobs = jobs_by_run(self._hub())
-            for run in waiting:
-                with contextlib.suppress(OSError, NoRun):  # it is being deleted
-                    _keep(run, jobs.get(run.id))
-        except (NoHub, Refused):
-            pass
+            for hub, runs in self._by_hub(waiting):
+                with contextlib.suppress(NoHub, Refused):
+                    jobs = jobs_by_run(hub())
+                    for run in runs:
+                        with contextlib.suppress(OSError, NoRun):  # it is being deleted
+                            _keep(run, jobs.get(run.id))
         finally:
             self._next = time.monotonic() + self._interval
             self._lock.release()
+
+    def _by_hub(self, runs: Iterable[Run]) -> list[tuple[Callable[[], Hub], list[Run]]]:
+        """Return the runs by how their hub is reached: that of this session, or one that was named with them."""
+        found: dict[str, tuple[Callable[[], Hub], list[Run]]] = {}
+        for run in runs:
+            job = run.batch_job()
+            hub = self._hub or functools.partial(hub_of_run, job, TIME_LIMIT)
+            found.setdefault(json.dumps(job.get("access"), sort_keys=True), (hub, []))[1].append(run)
+        return list(found.values())
 
 
 def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
@@ -60,7 +72,7 @@ def _keep(run: Run, found: Mapping[str, Any] | None) -> None:
     if found is not None and (
         found["id"] == before.get("id") or found["created"] > (before.get("created") or run.state()["began"] - 60)
     ):
-        news = ("id", "state", "said", "job", "created", "cancelled")
+        news = ("id", "state", "said", "job", "created", "cancelled", "succeeded")
         run.set_batch_job(before | {name: found.get(name) for name in news})
     elif found is None and time.time() > run.state()["began"] + UNKNOWN_SECONDS:
         run.set_batch_job(before | {"state": "ended", "said": FORGOTTEN if before.get("id") else NOT_SUBMITTED})

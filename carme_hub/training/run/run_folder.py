@@ -99,8 +99,14 @@ class Run:
             if is_submitted(state) and job.get("state") != "ended":
                 if state.get("conductor"):
                     return state | {"message": LOOKING_UP}
+                if state.get("outside") and job.get("state") == "running":
+                    return state | {"state": "running", "message": f"Its job runs. {_where(self.id)}"}
                 return state | {"state": "waiting", "message": job.get("said") or SUBMITTING}
-            state |= _end_without_word(job, begun=bool(state.get("conductor")))
+            elsewhere = bool(state.get("outside")) and not state.get("conductor")
+            if elsewhere and job.get("succeeded"):
+                at = {"ended": float(job.get("at") or 0)}
+                return state | {"state": "finished", "message": f"Its job ended well. {_where(self.id)}", **at}
+            state |= _end_without_word(job, begun=elsewhere or bool(state.get("conductor")))
             with contextlib.suppress(OSError):
                 for name in (environment.FILE, environment.SUBMITTED_FILE):  # they may have secrets
                     (self.folder / name).unlink(missing_ok=True)
@@ -279,7 +285,7 @@ class Run:
         from carme_hub.training.session.companions import NoHub, Refused
 
         try:
-            hub = user_jobs.hub_of_user()
+            hub = user_jobs.hub_of_run(self.batch_job())
             job = self.batch_job() | user_jobs.jobs_by_run(hub).get(self.id, {})
             if not job.get("id"):
                 raise Refused("It is being submitted. Try it again in a moment.")
@@ -329,6 +335,10 @@ class Run:
 def is_submitted(state: State) -> bool:
     """Return whether a run is a batch job of its own."""
     return bool((state.get("asked") or {}).get("submit"))
+
+
+def _where(id: str) -> str:
+    return f"What it writes is in ~/.carme/runs/{id} on the cluster."
 
 
 def _end_without_word(job: State, *, begun: bool) -> State:

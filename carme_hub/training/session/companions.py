@@ -54,6 +54,7 @@ class Quote:
         companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
         gpus_of_one_node: the numbers of GPUs that one node may have; () = none, or the hub is older.
         starts_now: whether nothing is known for which it would wait; an older hub does not tell, and then it is true.
+        virtual: whether its GPUs are a sandbox's virtual GPUs.
         excludes_nodes, batch_jobs: whether the hub can exclude nodes, and has batch jobs; an older one cannot.
     """
 
@@ -76,6 +77,7 @@ class Quote:
     starts_now: bool = True
     excludes_nodes: bool = False
     batch_jobs: bool = False
+    virtual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,21 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """The hub's interface for the companions of one session.
+    """The hub's interface for the companions of one session, or for the batch jobs of a user (``outside``).
 
     Args:
-        url: of the session in the hub's API. tls: key, certificate and authority as files; () = plain HTTP.
+        url: of the session or the user in the hub's API. tls: key, certificate and authority as files; () = none.
+        authority: file with the authorities to trust, without a certificate of one's own; "" = the system's.
+        user, options: outside of a session: whose jobs, and the user options that say what a job gets.
     """
 
     url: str
     token: str = field(repr=False)
     tls: tuple[str, str, str] | tuple[()] = ()
     time_limit: float = TIME_LIMIT
+    authority: str = ""
+    user: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Hub:
@@ -160,6 +167,7 @@ class Hub:
             run: of a batch job, whose time is its own.
         """
         parameters = _parameters(nodes, gpus, cpus, memory_mib, minutes, exclude, run=run)
+        parameters |= {f"opt-{name}": value for name, value in self.options.items()}
         return _parse(Quote, self.ask("GET", f"/quote?{urlencode(parameters)}"))
 
     def open(
@@ -177,6 +185,7 @@ class Hub:
         python: str = "",
         requeue: bool = False,
         replaces: str = "",
+        files: Mapping[str, str] | None = None,
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
 
@@ -186,15 +195,18 @@ class Hub:
             run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
             requeue: whether another job continues the run where it has saved its work and its time is over.
             replaces: id of a companion that was given back, and whose hold is to count no more.
+            files: of a run that the home of the cluster does not have, texts by name.
         """
         parameters = _parameters(
             nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python, requeue=requeue, replaces=replaces
         )
         key = key or uuid.uuid4().hex
+        more = {"options": dict(self.options), "files": dict(files or {})}
+        body = {**parameters, "name": name, **{word: value for word, value in more.items() if value}}
         try:
-            return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", body, key))
         except NoHub:
-            return _parse(Companion, self.ask("POST", "", {**parameters, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", body, key))
 
     def list(self) -> tuple[Companion, ...]:
         """Return the session's companions, ended ones included, oldest first."""
@@ -238,6 +250,11 @@ class Hub:
             except (OSError, ssl.SSLError) as error:
                 raise NoHub(f"The session's certificates cannot be read ({error}).") from error
             handlers.append(HTTPSHandler(context=context))
+        elif self.authority:
+            try:
+                handlers.append(HTTPSHandler(context=ssl.create_default_context(cafile=self.authority)))
+            except (OSError, ssl.SSLError) as error:
+                raise NoHub(f"{self.authority} cannot be used to trust the hub: {error}") from error
         return build_opener(*handlers)
 
 

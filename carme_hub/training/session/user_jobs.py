@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .companions import TIME_LIMIT, Hub
+from .outside import ADDRESS_VARIABLE, access, is_outside, kept_access
 
 
 def hub_of_user(environ: Mapping[str, str] = os.environ, time_limit: float = TIME_LIMIT) -> Hub:
@@ -21,10 +22,22 @@ def hub_of_user(environ: Mapping[str, str] = os.environ, time_limit: float = TIM
     Args:
         time_limit: seconds for an answer.
     """
+    if is_outside(environ) and environ.get(ADDRESS_VARIABLE):
+        return access("", "", "", {}, environ).connect(environ, time_limit)
     found = Hub.from_environ(environ)
     name = quote(environ.get("JUPYTERHUB_USER", ""), safe="")
     url = f"{environ['JUPYTERHUB_API_URL'].rstrip('/')}/carme/users/{name}/batch-jobs"
     return replace(found, url=url, time_limit=time_limit)
+
+
+def hub_of_run(job: Mapping[str, Any], time_limit: float = TIME_LIMIT) -> Hub:
+    """Return the hub's interface for the batch jobs of this user, as far as a run knows it.
+
+    Args:
+        job: what is kept of its batch job. time_limit: seconds for an answer.
+    """
+    kept = job.get("access")
+    return kept_access(kept).connect(time_limit=time_limit) if kept else hub_of_user(time_limit=time_limit)
 
 
 def jobs_by_run(hub: Hub) -> dict[str, dict[str, Any]]:

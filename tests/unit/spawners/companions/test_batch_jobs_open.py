@@ -178,7 +178,7 @@ async def test_one_that_is_cancelled_meanwhile_is_not_continued(
 
 def test_it_has_the_sessions_container_and_in_it_the_conductor_of_its_run() -> None:
     request = replace(REQUEST, nodes=2, gpus=Gpus("a100", 4), batch="long", python="/opt/venv/bin/python3")
-    spec = render_batch_job("0f9a", ALICE, request, IMAGE, SITE)
+    spec = render_batch_job("0f9a", ALICE, request, IMAGE, SITE, {})
     assert spec.nodes == 2
     document = json.loads(spec.data)
     assert "singleuser" not in document

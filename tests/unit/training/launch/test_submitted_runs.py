@@ -30,6 +30,8 @@ OPTIONS = RunOptions(6, submit=True, seconds=3600, name="long")
 class HubThatTakesJobs:
     """Takes one batch job, of up to four GPUs on a node, and says what the test wants of it."""
 
+    user = ""
+
     def __init__(self) -> None:
         self.quoted: list[dict[str, Any]] = []
         self.opened: list[dict[str, Any]] = []
@@ -82,7 +84,7 @@ def hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> HubThatTakesJobs:
     monkeypatch.delenv("CARME_BACKEND", raising=False)
     found = HubThatTakesJobs()
     monkeypatch.setattr(Hub, "from_environ", lambda *_environ: found)
-    monkeypatch.setattr(user_jobs, "hub_of_user", lambda: found)
+    monkeypatch.setattr(user_jobs, "hub_of_user", lambda **_how: found)
     monkeypatch.setattr(distributed, "_refresher", Refresher(0, lambda: found))  # type: ignore[arg-type,return-value]
     return found
 
