@@ -22,6 +22,8 @@ from carme_hub.node import program
 LAUNCH = program("batch_script")
 #: The supervisor of the container and of each rank; part of the data document.
 SUPERVISE = program("supervisor")
+#: Keeps a job within its memory where Slurm does not; part of the data document.
+MEMORY = program("memory")
 #: Becomes the server inside the container; part of the data document.
 SINGLEUSER = program("singleuser")
 #: Starts ranks, outside of the container; part of the data document.
@@ -177,7 +179,7 @@ def render(
         name=JOB_NAME_PREFIX + session,
         user=owner.name,
         script=LAUNCH,
-        data=_document(session, owner, request, plan, rank_part(container, site), server, site),
+        data=_document(session, owner, request, plan, rank_part(container, request, site), server, site),
         session_folder=folder,
         gpus=request.gpus,
         cpus=request.cpus,
@@ -232,7 +234,7 @@ def container_of(
     )
 
 
-def rank_part(container: ContainerRequest, site: Site) -> dict[str, object]:
+def rank_part(container: ContainerRequest, request: Request, site: Site) -> dict[str, object]:
     """Return the data document's part on ranks: the same container, for any command and on any node."""
     rank = replace(
         container,
@@ -247,7 +249,7 @@ def rank_part(container: ContainerRequest, site: Site) -> dict[str, object]:
     if plan.argv[0] == "srun":  # a task of a step would have to start a step
         name = site.runtime.name.capitalize()
         return {"refused": f"{name} runs the containers of this site, and cannot run ranks. Tell the administrator."}
-    return {"plan": {**asdict(plan), "grace": site.grace}, "shm": RANK_SHM}
+    return {"plan": {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib}, "shm": RANK_SHM}
 
 
 #: The programs that start and become ranks, as files of a data document.
@@ -265,6 +267,7 @@ def _document(
     files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
     files |= {
         "carme-supervise": {"mode": 0o600, "text": SUPERVISE},
+        "carme-memory": {"mode": 0o600, "text": MEMORY},
         "carme-singleuser": {"mode": 0o700, "text": SINGLEUSER},
         **RANK_FILES,
     }
@@ -286,7 +289,7 @@ def _document(
         "session": session,
         "user": owner.name,
         "session_folder": session_folder(owner, session),
-        "plan": {**asdict(plan), "grace": site.grace},
+        "plan": {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib},
         "rank": rank,
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],

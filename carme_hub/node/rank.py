@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, PTH102, PTH116, PTH118, PTH123, PTH208, S606, T201
+# ruff: noqa: UP006, UP035, PTH102, PTH116, PTH123, PTH208, S606, T201
 """carme-rank: one task of a Slurm step. It becomes one rank of a run in the session's container on this node.
 
 ``carme-rank FOLDER TOKEN -- COMMAND…``: FOLDER is the folder of the session or companion, whose data document has the
@@ -31,7 +31,7 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any, Dict, List, MutableMapping, NoReturn, Tuple
+from typing import Any, Dict, List, MutableMapping, NoReturn
 
 BAD_DATA = 70
 #: Seconds between TERM and the end; then 2 s are left to clean up before Slurm kills the rank.
@@ -47,7 +47,6 @@ PR_SET_CHILD_SUBREAPER = 36
 #: The last line of a rank's error output, for the conductor of its run: the status, and what its memory cgroup says.
 #: Slurm reports the end of a task later, and after those of ranks that only lost their connection to it.
 END_MARK = "\x1e[carme-rank] "
-CGROUPS = "/sys/fs/cgroup"
 #: A smaller pid is one of a new pid namespace; and the most pids that a rank skips in it.
 FIRST_PIDS, MOST_PIDS_SKIPPED = 16, 64
 
@@ -157,7 +156,7 @@ def main() -> int:
     os.umask(0o077)
     select_gpus(os.environ)
     try:
-        launch, supervise = load(folder, "carme-launch"), load(folder, "carme-supervise")
+        launch, supervise, memory = (load(folder, "carme-" + name) for name in ("launch", "supervise", "memory"))
         with open(folder + "/data.json", encoding="utf-8") as file:
             document = json.load(file)
         data = {key: document[key] for key in ("binds", "bind_roots") if key in document}
@@ -169,10 +168,10 @@ def main() -> int:
         return BAD_DATA
     launch.say = supervise.say = say
     shm = substitute(document["rank"].get("shm", ""), [], name)
-    return run(launch, supervise, data, shm, folder, name)
+    return run(launch, supervise, memory, data, shm, folder, name)
 
 
-def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
+def run(launch: Any, supervise: Any, memory: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
     """Run the plan under the batch script's supervisor, with a temporary folder of its own."""
     signal.pthread_sigmask(signal.SIG_BLOCK, supervise.BLOCKED)
     supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -184,6 +183,7 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
         """Supervisor of a rank: Slurm signals every process of a step, and a removed mark ends the rank."""
 
         grace_ends: float
+        memory: Any
 
         def __init__(self, plan: Dict[str, Any]) -> None:
             # More ranks check less often, for the sake of the file server.
@@ -200,10 +200,14 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
             if number == signal.SIGTERM and not self.grace_ends:
                 self.grace_ends = time.monotonic() + GRACE
 
-    killed_before, reported = memory_of_task()[0], []  # type: int, List[int]
+    killed_before, reported = memory.memory_of_task()[0], []  # type: int, List[int]
+    supervisor = Supervisor(data["plan"])
 
     def on_exit(status: int) -> int:
-        report_end(status, killed_before)
+        killed, limit = memory.memory_of_task()
+        ours = supervisor.memory
+        out_of_memory = status != 0 and (killed > killed_before or bool(ours and ours.killed))
+        report_end(status, out_of_memory=out_of_memory, memory=ours.limit if ours and not limit else limit)
         reported.append(status)
         return status
 
@@ -218,7 +222,7 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
         shared = open_shared_folder(shm) if shm else -1
         os.mkdir(own, 0o700)
         launch.check_node(data)
-        return int(supervise.run(Supervisor(data["plan"]), on_exit))
+        return int(supervise.run(supervisor, on_exit))
     except launch.Failed as error:
         return not_started(int(error.args[0]), error.args[1])
     except supervise.CannotStart as error:
@@ -231,53 +235,19 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
             remove_if_last(shm, shared)
 
 
-def report_end(status: int, killed_before: int = 0, *, started: bool = True) -> None:
+def report_end(status: int, *, started: bool = True, out_of_memory: bool = False, memory: int = 0) -> None:
     """Write the line that tells the conductor how the command ended.
 
     Args:
-        killed_before: processes of this task that the kernel had killed for lack of memory when the task began.
-        started: whether the command was started at all.
+        started: whether the command was started at all. out_of_memory: whether it was killed for lack of memory.
+        memory: the most bytes that its job may use here; 0 = unknown.
     """
     if "CARME_REPORT_ENDS" not in os.environ:
         return
-    killed, limit = memory_of_task()
-    out_of_memory = started and status != 0 and killed > killed_before
-    end = {"status": status, "started": started, "out_of_memory": out_of_memory, "memory_mib": limit >> 20}
+    end = {"status": status, "started": started, "out_of_memory": out_of_memory, "memory_mib": memory >> 20}
     with contextlib.suppress(OSError):
         # The command may have left an unfinished line, which the conductor separates again.
         os.write(2, (END_MARK + json.dumps(end) + "\n").encode())
-
-
-def memory_of_task(cgroup_file: str = "/proc/self/cgroup", top: str = CGROUPS) -> Tuple[int, int]:
-    """Return how many processes of this task the kernel has killed for lack of memory, and its limit in bytes.
-
-    Both are 0 where the node does not confine memory. Sources: cgroup v2 memory.events and memory.max, v1
-    memory.oom_control and memory.limit_in_bytes.
-    """
-    killed, limits = 0, []  # type: int, List[int]
-    for line in read_or_empty(cgroup_file).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, events, limit = top, "memory.events", "memory.max"
-        if controllers:
-            mount, events, limit = top + "/memory", "memory.oom_control", "memory.limit_in_bytes"
-        parts = [part for part in path.split("/") if part]
-        found = re.search(r"^oom_kill (\d+)$", read_or_empty(os.path.join(mount, *parts, events)), re.MULTILINE)
-        killed += int(found.group(1)) if found else 0
-        for depth in range(len(parts), 0, -1):  # the narrowest limit of all levels holds
-            text = read_or_empty(os.path.join(mount, *parts[:depth], limit)).strip()
-            limits += [int(text)] if text.isdigit() and int(text) < 1 << 60 else []  # v1: no limit is 2**63
-    return killed, min(limits) if limits else 0
-
-
-def read_or_empty(path: str) -> str:
-    """Return the text of a file, "" where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def is_removed(mark: str) -> bool:

@@ -70,7 +70,7 @@ def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
 
 def companion_ready(folder: str) -> bool:
     """Return whether a companion's folder has all files for ranks: Slurm reports RUNNING before they are written."""
-    needed = ("data.json", "carme-rank", "carme-launch", "carme-supervise")
+    needed = ("data.json", "carme-rank", "carme-launch", "carme-supervise", "carme-memory")
     return all(os.path.exists(os.path.join(folder, name)) for name in needed)
 
 

@@ -26,6 +26,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 BLOCKED = {*FORWARDED, signal.SIGCHLD, signal.SIGIO}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL_INTERVAL, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
+#: Seconds after which the memory of the job is looked at first.
+FIRST_LOOK = 2.0
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 
 
@@ -50,6 +52,15 @@ class CannotStart(Exception):
 def say(message: str) -> None:
     """Write one line to the job's log."""
     print(f"[carme] {message}", flush=True)
+
+
+def load_beside(name: str) -> "Any":
+    """Load a program of the session folder as a module."""
+    path = __file__.rpartition("/")[0] + "/" + name if "/" in __file__ else name
+    module = type(os)(name)
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102
+    return module
 
 
 def process_table() -> "Dict[int, Tuple[int, int]]":
@@ -198,7 +209,8 @@ class Supervisor:
         self.environ = {**plan.get("environ", {}), **passed}
         self.pid = self.inner = self.pending_signal = 0
         self.ended = {}  # type: Dict[int, int]
-        self.grace_ends = 0.0
+        self.grace_ends, self.memory = 0.0, None  # type: float, Any
+        self.next_look = self.first_look = time.monotonic() + FIRST_LOOK
 
     def run(self) -> int:
         """Start the runtime and return the payload's exit status."""
@@ -213,7 +225,9 @@ class Supervisor:
                 status = self.ended.get(self.inner if self.mode == "podman" else self.pid, self.ended[self.pid])
                 return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             self.poll()
+            self.look_at_memory()
             wait = self.poll_interval if not self.grace_ends else max(0.01, self.grace_ends - time.monotonic())
+            wait = min(wait, max(0.01, self.next_look - time.monotonic()))
             wait = min(wait, 0.1) if self.pending_signal or (self.mode == "podman" and not self.inner) else wait
             got = signal.sigtimedwait(BLOCKED, wait)
             if got and got.si_signo == signal.SIGIO and self.socket_program:
@@ -225,6 +239,27 @@ class Supervisor:
                 say("the grace time is over")
                 self.kill()
                 self.grace_ends += 1.0
+
+    def look_at_memory(self) -> None:
+        """Kill the largest process below this one where the job has more memory than it may, and nobody else does it.
+
+        Nothing of it is loaded before the server has had time to start.
+        """
+        if time.monotonic() < self.next_look:
+            return
+        first, self.next_look = self.next_look == self.first_look, float("inf")
+        try:
+            if first and self.plan.get("memory_mib"):
+                self.memory = load_beside("carme-memory").watch(self.plan["memory_mib"])
+            found = self.memory.look(descendants(os.getpid())) if self.memory else None
+        except (OSError, ValueError, SyntaxError) as error:  # the disk is full, or the home is away
+            say(f"the memory of the job is not looked at: {error}")
+            return
+        if found:
+            say(found[1])
+            kill(found[0], signal.SIGKILL)
+        if self.memory:
+            self.next_look = time.monotonic() + self.memory.interval
 
     def start(self) -> None:
         """Start the runtime with the plan's environment and no other variables of the job."""

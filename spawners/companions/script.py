@@ -86,5 +86,5 @@ def render_batch_job(
         document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(files))}
     argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
     plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
-    document["plan"] = {**asdict(plan), "grace": site.grace}
+    document["plan"] = {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib}
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

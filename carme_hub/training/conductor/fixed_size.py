@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 #: Seconds between two checks of the ranks' reports, and for a rank that ended without a report to become known after
 #: others have lost their connection to it: the container of a killed rank takes a moment to end.
 POLL_INTERVAL, SILENT_END_SECONDS = 0.1, 3.0
+#: Seconds for the others to report that they have lost a rank that ended without a report; then they are ended.
+ECHO_SECONDS = 1.0
 #: Type of the error of a run whose companion has ended.
 GPUS_TAKEN_AWAY = "GPUsTakenAway"
 #: What srun prints where it cannot load the PMIx plugin, and the message for it.
@@ -313,6 +315,7 @@ class FixedSizeRun(Conductor):
             self.check()
             handle.wait(POLL_INTERVAL / 2)
         if cause is None and silent:
+            self._wait_for_echoes(handle, len(silent))
             raise self._silent_failure(silent[0])
         if errors:
             error = cause or errors[0]
@@ -322,6 +325,14 @@ class FixedSizeRun(Conductor):
             if cause is None and (before := self._stalled_text()):
                 said = f"{said.rstrip('.')}. {before}"
             raise Failed(f"{error['type']} in {where}: {said}", error | {"message": said})
+
+    def _wait_for_echoes(self, handle: StartedStep | StartedSteps, silent: int) -> None:
+        limit = time.monotonic() + ECHO_SECONDS
+        while not handle.complete and time.monotonic() < limit:
+            if len(self.rendezvous.arrivals(messages.END)) + silent >= self._placement.size:
+                break
+            self.check()
+            handle.wait(POLL_INTERVAL / 2)
 
     def _stalled_text(self) -> str:
         """Return which rank was where when the ranks did not go on; "" where they did."""

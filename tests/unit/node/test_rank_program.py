@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from carme_hub.node import rank
-from carme_hub.spawners.job_script import LAUNCH, SUPERVISE
+from carme_hub.spawners.job_script import LAUNCH, MEMORY, SUPERVISE
 from carme_hub.training.run.output import TaskEnd, split_task_end
 
 RANK = Path(rank.__file__).resolve()
@@ -43,6 +43,7 @@ class Node:
         }
         (folder / "carme-launch").write_text(LAUNCH)
         (folder / "carme-supervise").write_text(SUPERVISE)
+        (folder / "carme-memory").write_text(MEMORY)
         (folder / "carme-rank").write_text(RANK.read_text())
         self.mark = folder / f"step-{TOKEN}"
         self.mark.touch()
@@ -188,38 +189,6 @@ def memory_cgroup() -> Iterator[Path]:
     folder.mkdir()
     yield folder
     folder.rmdir()
-
-
-@pytest.mark.parametrize(
-    ("lines", "files", "found"),
-    [
-        (
-            "0::/job/step/task\n",
-            {
-                "job/step/task/memory.events": "oom 3\noom_kill 2\n",
-                "job/step/task/memory.max": "max\n",
-                "job/step/memory.max": f"{4 << 30}\n",
-                "job/memory.max": f"{8 << 30}\n",
-            },
-            (2, 4 << 30),
-        ),
-        (
-            "4:cpu,memory:/job\n0::/\n",
-            {"memory/job/memory.oom_control": "under_oom 0\noom_kill 1\n", "memory/job/memory.limit_in_bytes": "4096"},
-            (1, 4096),
-        ),
-        ("4:memory:/job\n", {"memory/job/memory.limit_in_bytes": "9223372036854771712"}, (0, 0)),
-        ("", {}, (0, 0)),
-    ],
-)
-def test_the_memory_of_a_task_is_read_from_its_cgroup(
-    tmp_path: Path, lines: str, files: dict[str, str], found: tuple[int, int]
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "self").write_text(lines)
-    assert rank.memory_of_task(str(tmp_path / "self"), str(tmp_path)) == found
 
 
 def test_a_command_that_is_not_there_is_said(node: Node) -> None:

@@ -279,7 +279,7 @@ def test_a_companion_is_ready_when_all_that_its_ranks_need_is_there(here: Broker
     (here.commands / "squeue").write_text("#!/bin/sh\necho '8 RUNNING'\n")
     folder = here.folder.parent / companion
     folder.mkdir()
-    for name in ("data.json", "carme-rank", "carme-launch", "carme-supervise"):
+    for name in ("data.json", "carme-rank", "carme-launch", "carme-supervise", "carme-memory"):
         with pytest.raises(NotReady, match=f"The companion {companion} begins, or ends: its plan is not there"):
             here.broker.allocation(companion)
         (folder / name).write_text("")

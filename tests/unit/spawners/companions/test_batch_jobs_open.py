@@ -182,7 +182,7 @@ def test_it_has_the_sessions_container_and_in_it_the_conductor_of_its_run() -> N
     assert spec.nodes == 2
     document = json.loads(spec.data)
     assert "singleuser" not in document
-    assert {"carme-steps", "carme-srun", "carme-rank", "carme-supervise"} == set(document["files"])
+    assert {"carme-steps", "carme-srun", "carme-rank", "carme-supervise", "carme-memory"} == set(document["files"])
     run = "/home/alice/.carme/runs/long"
     argv = ("/opt/venv/bin/python3", "-P", "-m", "carme_hub.training.conduct_batch", run)
     assert tuple(document["plan"]["argv"][-len(argv) :]) == argv

@@ -51,7 +51,7 @@ def test_it_is_submitted_for_all_its_nodes() -> None:
 def test_it_has_no_server_and_what_ranks_need() -> None:
     found = document()
     assert "singleuser" not in found
-    assert set(found["files"]) == {"carme-keep", "carme-rank", "carme-launch", "carme-supervise"}
+    assert set(found["files"]) == {"carme-keep", "carme-rank", "carme-launch", "carme-supervise", "carme-memory"}
     assert found["files"]["carme-rank"]["text"] == RANK
     assert found["files"]["carme-launch"]["text"] == LAUNCH
     assert found["files"]["carme-keep"] == {"mode": 0o700, "text": KEEP}
