@@ -7,7 +7,7 @@ are in the data document only (docs/explanation/architecture.md). The Slurm spaw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -120,6 +120,7 @@ class Site:
         licenses: the Slurm license by which each GPU type is counted, {} without licenses.
         virtual: the GPUs are a sandbox's virtual GPUs, and programs of a session that name GPUs label them so.
         grace: seconds between TERM and KILL.
+        images: names of the site's images by backend that they have.
     """
 
     runtime: Runtime
@@ -132,6 +133,7 @@ class Site:
     grace: int = 10
     licenses: Mapping[str, str] = field(default_factory=dict)
     virtual: bool = False
+    images: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def session_folder(owner: Owner, session: str) -> str:
@@ -194,6 +196,7 @@ def render(
         extra=extra,
         nice=nice,
         exclude=exclude,
+        node=request.node,
     )
 
 
@@ -224,6 +227,7 @@ def container_of(
             "CARME_IMAGE": request.image,
             "CARME_IMAGE_PATH": image.path,
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
+            **({"CARME_IMAGES": json.dumps(site.images)} if site.images else {}),
             **{field_variable(name): value for name, value in request.fields.items()},
             **site.environ,
         },

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,7 +127,8 @@ class SessionStatus:
 class Companion:
     """One companion or batch job as a page shows it: its resources and state; ``leaving``: it is being ended.
 
-    ``waiting``: its job waits, so that the request can be cancelled.
+    ``waiting``: its job waits, so that the request can be cancelled. ``beside``: the query of a link to the form, for
+    a server on the first node of a batch job that runs; {} for others.
     """
 
     session: str
@@ -134,6 +136,7 @@ class Companion:
     text: str
     leaving: bool
     waiting: bool
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 def as_shown(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
@@ -148,7 +151,12 @@ def as_shown(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
         text += "."
     elif seen["said"]:
         text += f": {str(seen['said'])[:1].lower()}{str(seen['said'])[1:]}"
-    return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted), waiting=seen["state"] == "waiting")
+    waiting, nodes = seen["state"] == "waiting", seen["nodes"]
+    beside: dict[str, str] = {}
+    if one.request.batch and isinstance(nodes, list) and nodes and not one.cancel_wanted:
+        asked = {"profile": one.request.profile, "image": one.request.image, "account": one.request.account}
+        beside = {f"opt-{name}": value for name, value in {**asked, "node": str(nodes[0])}.items() if value}
+    return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted), waiting=waiting, beside=beside)
 
 
 def _refund(hub: HubContext, session: Session) -> str:

@@ -13,6 +13,8 @@ from .runtime import Image
 
 FORMATS = ("dir", "sqfs", "sif", "ref")
 BASES = ("own", "host")
+#: Backends of trainings, and what the description of an image that was built here has where the image has one.
+BACKENDS = {"torchrun": "torch", "horovod": "horovod", "mpi": "mpi"}
 
 
 def write_image(folder: Path, *, name: str, description: str, base: str, more: Mapping[str, object]) -> None:
@@ -35,6 +37,7 @@ def read_image(folder: Path) -> Image:
         format=data["format"],
         description=str(data.get("description", "")),
         base=data.get("base", "own"),
+        provides=tuple(name for name, key in BACKENDS.items() if data.get(key)),
     )
     check_image(image)
     return image

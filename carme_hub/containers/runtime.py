@@ -32,6 +32,7 @@ class Image:
         name: shown in the form. path: absolute path on the compute node, or a registry reference (format "ref").
         format: how it is stored: a directory, squashfs, SIF, or a reference.
         base: "own": a whole system; "host": only /opt, with the node's /usr (read-only); bubblewrap only.
+        provides: backends of trainings that it has, of BACKENDS, as far as it is known.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Image:
     format: Format = "dir"
     description: str = ""
     base: Base = "own"
+    provides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration, times_to_choose
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
-from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split_booking
+from carme_hub.spawners.form.slots import Bookings, reservation_choices, split_booking
 from carme_hub.spawners.form.start_estimate import prospect
 
 
@@ -81,9 +81,17 @@ class Offer:
             images=tuple(self.images),
             reservations=self.reservations,
         )
+        if request is not None and (wrong := self._missing_node(request)):
+            return None, (wrong,)
         if request is None or self.bookings is None:
             return request, problems
         return self.bookings.place(request, asked)
+
+    def _missing_node(self, request: Request) -> Problem | None:
+        nodes = {node.name for node in self.cluster.partition_nodes(request.partition).nodes}
+        if not request.node or not self.cluster.known or request.node in nodes:
+            return None
+        return Problem("node", f"There is no node {request.node} for this profile. Leave it empty, or name another.")
 
 
 def render_form(
@@ -184,6 +192,7 @@ def _filled_in(
     """Return the options that the form shows: ``options``, or the last start's if they are still valid."""
     if options is not None:
         return options
+    last = {name: value for name, value in (last or {}).items() if name != "node"}  # that was for one job
     return last if last and offer.examine(last)[0] is not None else {}
 
 
@@ -350,7 +359,9 @@ def _controls(
         names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
     mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
     names("account", "Account to charge", [(a, f"{a}: {offer.left[a].text}" if a in offer.left else a) for a in mine])
-    names("reservation", "Reservation", _reservations(offer, profile))
+    names("reservation", "Reservation", reservation_choices(profile, offer.reservations, offer.bookings))
+    if options.get("node"):
+        add("node", "Node", "text", "", hint="The server waits until this node has room. Empty: any node.")
     if "working_folder" not in settled:
         add(
             "working_folder",
@@ -365,21 +376,6 @@ def _controls(
             choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, labels, strict=True)]
             add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)
     return controls
-
-
-def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
-    """Return the choices of the control for reservations: those of Slurm, and the user's bookings of these GPUs."""
-    if profile.reservation:
-        return []
-    reserved = [*profile.reservations, *(r for r in offer.reservations if r not in profile.reservations)]
-    types = profile.gpus.types if profile.gpus else ()
-    bookings = offer.bookings
-    booked = [each for each in bookings.mine if each.need.type in types] if bookings is not None else []
-    if bookings is None or not booked:
-        return [("", "none"), *((name, name) for name in reserved)]
-    ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
-    named = ((name, name) for name in reserved)
-    return [("", "my booking, if it matches"), *ours, (OUTSIDE, "none: outside my booking"), *named]
 
 
 @functools.cache

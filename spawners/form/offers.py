@@ -19,7 +19,7 @@ from traitlets import Bool, Callable, Dict, Enum, Integer, List, Tuple, Unicode,
 from traitlets import Union as UnionTrait
 from traitlets.config import LoggingConfigurable
 
-from carme_hub.containers.images import BASES, FORMATS
+from carme_hub.containers.images import BACKENDS, BASES, FORMATS
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
@@ -50,7 +50,8 @@ class OfferSettings(LoggingConfigurable):
         Dict(),
         help="""Container images to choose from, the default image first. ``path`` is the path on compute nodes;
         ``format`` is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt only, with the node's /usr,
-        as the sandbox's image). No default: a site needs one. Example::
+        as the sandbox's image); ``provides`` names backends of trainings that the image has (torchrun, horovod, mpi):
+        a template that an image cannot run then offers one that can. No default: a site needs one. Example::
 
             c.SlurmContainerSpawner.images = [
                 {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
@@ -132,16 +133,20 @@ class OfferSettings(LoggingConfigurable):
         """Return the site's images, the default image first."""
         found = []
         for entry in self.images:
-            unknown = set(entry) - {"name", "path", "format", "description", "base"}
+            unknown = set(entry) - {"name", "path", "format", "description", "base", "provides"}
             if unknown or not {"name", "path"} <= set(entry):
-                raise ConfigError(f"images: {entry!r} needs name and path, and knows format, base, description besides")
+                known = "format, base, description, provides"
+                raise ConfigError(f"images: {entry!r} needs name and path, and knows {known} besides")
+            provides = tuple(entry.get("provides", ()))
+            if not set(provides) <= set(BACKENDS):
+                raise ConfigError(f"images: {entry['name']!r} provides some of {', '.join(BACKENDS)}")
             if entry.get("format", "dir") not in FORMATS:
                 raise ConfigError(f"images: the format of {entry['name']!r} is one of {', '.join(FORMATS)}")
             if entry.get("base", "own") not in BASES:
                 raise ConfigError(f"images: the base of {entry['name']!r} is own (a whole system) or host")
             if entry.get("format") != "ref" and not PurePosixPath(entry["path"]).is_absolute():
                 raise ConfigError(f"images: the path of {entry['name']!r} must be absolute")
-            found.append(Image(**entry))
+            found.append(Image(**{**entry, "provides": provides}))
         return tuple(found)
 
     def site_binds(self) -> tuple[Bind, ...]:

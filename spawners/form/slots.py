@@ -25,6 +25,7 @@ from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation
 from carme_hub.domain.calendar.slurm_reservations import PREFIX, SlurmReservation
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_choice import Problem
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import Refused, StoreError
@@ -358,3 +359,22 @@ def split_booking(options: Mapping[str, object]) -> tuple[Mapping[str, object], 
     if not isinstance(asked, str) or not asked.startswith(BOOKING):
         return options, ""
     return {key: value for key, value in options.items() if key != "reservation"}, asked
+
+
+def reservation_choices(profile: Profile, more: Sequence[str], bookings: Bookings | None) -> list[tuple[str, str]]:
+    """Return the choices of the form's control for reservations, as value and label.
+
+    Args:
+        more: reservations of Slurm that the user may use besides those of the profile.
+        bookings: of the user; those of GPUs of this profile are choices. None without reservations.
+    """
+    if profile.reservation:
+        return []
+    reserved = [*profile.reservations, *(name for name in more if name not in profile.reservations)]
+    types = profile.gpus.types if profile.gpus else ()
+    booked = [each for each in bookings.mine if each.need.type in types] if bookings is not None else []
+    if bookings is None or not booked:
+        return [("", "none"), *((name, name) for name in reserved)]
+    ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
+    named = ((name, name) for name in reserved)
+    return [("", "my booking, if it matches"), *ours, (OUTSIDE, "none: outside my booking"), *named]

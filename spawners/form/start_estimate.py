@@ -33,6 +33,7 @@ def prospect(
     Args:
         bookings: None without reservations.
     """
+    cluster = cluster.only(request.node)
     silent = not cluster.known or bool(cluster.silent_since)
     inside = bookings.inside(request) if bookings is not None else None
     if bookings is not None and inside is not None:

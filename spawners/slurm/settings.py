@@ -9,6 +9,7 @@ from typing import Any
 from traitlets import Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
 
 from carme_hub.booking.settings import CarmeReservations
+from carme_hub.containers.images import BACKENDS
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
@@ -152,7 +153,11 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             grace=self.stop_grace,
             licenses=CarmeReservations(parent=self).counted_by(),
             virtual=self.virtual,
+            images={name: found for name in BACKENDS if (found := self._images_with(name))},
         )
+
+    def _images_with(self, backend: str) -> list[str]:
+        return [image.name for image in self.site_images() if backend in image.provides]
 
     def with_apps(self, server: Server, owner: Owner) -> Server:
         """Return the server with the apps of its session, whose configuration is in the session folder."""

@@ -69,3 +69,34 @@ def test_a_run_is_submitted_and_cancelled_by_buttons(hub: Hub, window: BrowserCo
     page.get_by_text("Repeat", exact=True).click()
     expect(box).to_be_checked()
     assert wrong == []
+
+
+def test_a_session_is_opened_where_a_batch_job_runs(hub: Hub, window: BrowserContext) -> None:
+    name = f"beside-{NAME}"
+    lab = Lab(hub, "tina", gpus=1, cpus=2, memory_gib=4, time_minutes=60)
+    lab.check_in_thread("%load_ext carme_hub.training")
+    cell = f"%%distributed -n 1 --gpus-per-task 1 --submit --time 10m --name {name}\nimport time; time.sleep(500)"
+    lab.check_in_thread(cell, 60)
+    wait_for(lambda: len([job for job in hub.jobs() if job["state"] == "RUNNING"]) == 2, 60, "the batch job to run")
+    lab.stop()
+    [job] = hub.jobs()
+    page = window.new_page()
+    log_in(page, hub, "tina", "home")
+    jobs = page.get_by_role("region", name="Your batch jobs")
+    link = jobs.get_by_role("link", name="Open a session on its node")
+    expect(link).to_be_visible(timeout=30_000)
+    screenshots(page, "batch-job-beside")
+    link.click()
+    expect(page.get_by_text("A link has filled in this form.")).to_be_visible()
+    assert page.locator("#carme-a100-node").input_value() == job["nodes"]
+    assert page.locator("#carme-a100-image").input_value() == "training"
+    screenshots(page, "batch-job-beside-form")
+    page.get_by_role("button", name="Start", exact=True).click()
+    wait_for(lambda: len([each for each in hub.jobs() if each["state"] == "RUNNING"]) == 2, 60, "the session to run")
+    assert {each["nodes"] for each in hub.jobs()} == {job["nodes"]}
+    hub.stop_server("tina")
+    page.goto(f"{hub.demo.url}/hub/home")
+    jobs.get_by_role("button", name="Cancel…").click()
+    with page.expect_navigation(url="**/hub/home"):
+        page.get_by_role("dialog", name="Cancel this batch job?").get_by_role("button", name="Cancel the job").click()
+    wait_for(lambda: hub.jobs() == [], 60, "the job to be gone")

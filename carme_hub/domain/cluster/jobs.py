@@ -39,6 +39,7 @@ class JobSpec:
         extra: further sbatch options by their long name, set by the administrator only.
         nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
         exclude: names of nodes that it must not get, separated by commas, as sbatch's ``--exclude``.
+        node: name of the only node that it may get, as sbatch's ``--nodelist``; "" = any.
     """
 
     name: str
@@ -60,6 +61,7 @@ class JobSpec:
     nice: int = 0
     nodes: int = 1
     exclude: str = ""
+    node: str = ""
 
     @property
     def gpus_per_node(self) -> Gpus:

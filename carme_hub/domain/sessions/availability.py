@@ -85,6 +85,14 @@ class Cluster:
         self._by_partition: dict[str, PartitionNodes] = {}
         self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
 
+    def only(self, node: str) -> Cluster:
+        """Return the cluster reduced to one node, without the queue for others; "" = as it is."""
+        if not node:
+            return self
+        jobs = [job for job in self.jobs if node in job.nodes]
+        left = [each for each in self.nodes if each.name == node]
+        return Cluster(left, jobs, seen=self.seen, silent_since=self.silent_since)
+
     def without(self, names: str) -> Cluster:
         """Return the cluster without these nodes, whose names are separated by commas; "" = as it is."""
         if not names:

@@ -110,6 +110,7 @@ def request_for(
         nice=0,
         purpose=companion.name,
         exclude=companion.exclude,
+        node="",
         batch=companion.run,
         python=companion.python,
         requeue=companion.requeue,
@@ -186,7 +187,7 @@ def companion_start(
             known=known,
         )
     nodes = cluster.partition_nodes(request.partition).nodes
-    each = [estimate_start(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
+    each = [estimate_start(cluster.only(node.name), replace(one, partition=""), now) for node in nodes]
     fit, possible = sum(seen.fits for seen in each), sum(seen.possible for seen in each)
     what = _size(one, virtual)
     if possible < request.nodes:
@@ -207,12 +208,6 @@ def companion_start(
     return CompanionStart(
         f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected
     )
-
-
-def _only(cluster: Cluster, node: str) -> Cluster:
-    """Return the cluster reduced to one node."""
-    jobs = [job for job in cluster.jobs if node in job.nodes]
-    return Cluster([each for each in cluster.nodes if each.name == node], jobs, seen=cluster.seen)
 
 
 def _nodes(count: int) -> str:

@@ -18,6 +18,7 @@ OPTION_KEYS = (
     "reservation",
     "working_folder",
     "missing_folder",
+    "node",
 )
 
 #: Values of ``missing_folder`` for a working folder that does not exist: refuse the start, or make the folder.

@@ -42,6 +42,7 @@ __all__ = [
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _FOLDER_MAX = 1024
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ class _Validation:
             reservation=self.reservation(reservations),
             working_folder=self.folder(),
             make_folder=self.make_folder(),
+            node=self.node(),
             fields={one.name: value for one in profile.fields if (value := self.field(one))},
         )
         return (None if self.problems else request), tuple(self.problems)
@@ -360,6 +362,14 @@ class _Validation:
             self.problem("working_folder", f"{_shown(folder)} {rule}")
             return ""
         return folder
+
+    def node(self) -> str:
+        """Return the name of the only node that may be used, "" = any; whether there is one is known elsewhere."""
+        requested = self.requested("node", "")
+        if requested != "" and not (isinstance(requested, str) and _NODE.fullmatch(requested)):
+            self.problem("node", f"{_shown(requested)} is not the name of a node.")
+            return ""
+        return str(requested)
 
     def make_folder(self) -> bool:
         """Return whether to make a working folder that does not exist."""

@@ -33,6 +33,7 @@ class Request:
         nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
         nodes: more than one only for companions. purpose: the short purpose of a companion.
         exclude: names of nodes that a companion must not get, separated by commas, as sbatch's ``--exclude``.
+        node: name of the only node on which the session may run, as sbatch's ``--nodelist``; "" = any.
         batch: id of the run that a batch job conducts; it outlives the session that it came from, its parent.
         python: path of the Python in the image that conducts it. requeue: whether another job continues the run of a
             batch job that ended with ``CONTINUES``.
@@ -54,6 +55,7 @@ class Request:
     nodes: int = 1
     purpose: str = ""
     exclude: str = ""
+    node: str = ""
     batch: str = ""
     python: str = ""
     requeue: bool = False

@@ -53,6 +53,8 @@ def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
     options += [f"--{name}={spec[name]}" for name in ("account", "partition", "qos", "reservation") if spec[name]]
     if spec.get("exclude"):
         options.append(f"--exclude={spec['exclude']}")
+    if spec.get("node"):
+        options.append(f"--nodelist={spec['node']}")
     if spec.get("nice"):
         options.append(f"--nice={int(spec['nice'])}")
     return options

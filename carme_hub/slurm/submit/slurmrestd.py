@@ -271,6 +271,8 @@ def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
         job["gres"] = spec.gpus_per_node.gres
     if spec.exclude:
         job["exclude_nodes"] = spec.exclude
+    if spec.node:
+        job["nodelist"] = spec.node
     return {"job": job, "script": spec.script}
 
 
@@ -288,6 +290,8 @@ def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
     }
     if spec.exclude:
         job["excluded_nodes"] = spec.exclude.split(",")
+    if spec.node:
+        job["required_nodes"] = [spec.node]
     if spec.gpus:
         job["tres_per_node"] = f"gres/{spec.gpus_per_node.gres}"
     return {"job": job}

@@ -45,7 +45,8 @@ def document(spec: JobSpec) -> bytes:
         "environment": dict(spec.environment),
         "extra": dict(spec.extra),
     }
-    for key, default in (("nice", 0), ("nodes", 1), ("exclude", "")):  # older installed helpers do not know these keys
+    # Older installed helpers do not know these keys.
+    for key, default in (("nice", 0), ("nodes", 1), ("exclude", ""), ("node", "")):
         if fields[key] == default:
             del fields[key]
     return json.dumps({"spec": fields, "data": base64.b64encode(spec.data).decode("ascii")}).encode()

@@ -20,9 +20,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from carme_hub.training.templates import UNAVAILABLE, Template, TemplateError, copy, templates
+from carme_hub.training.templates.kernels import images_with
 
 MAX_FORM_BYTES = 4096
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
@@ -141,6 +142,8 @@ class Gallery:
         about = "\n".join(f"<p>{_markdown_to_html(part)}</p>" for part in template.about.split("\n\n"))
         if template.missing:
             about += f'\n<p class="note">{_markdown_to_html(template.missing)}</p>'
+            links = [_server_link(image) for image in images_with(template.backend)]
+            about += f"\n<p>When this server has been stopped: {' '.join(links)}</p>" if links else ""
         return _fill(
             CARD,
             NAME=escape(template.name),
@@ -262,6 +265,12 @@ def serve(where: str, gallery: Gallery) -> Server:
         return Server(where, type("OneGallery", (Handler,), {"gallery": gallery}))
     finally:
         os.umask(before)
+
+
+def _server_link(image: str) -> str:
+    """Return a link to the form that starts a server, with this image filled in."""
+    form = f"{os.environ.get('JUPYTERHUB_BASE_URL', '/')}hub/spawn?{urlencode({'opt-image': image})}"
+    return f'<a href="{escape(form)}" target="_top">start one with the image “{escape(image)}”</a>'
 
 
 def _fill(text: str, **values: str) -> str:

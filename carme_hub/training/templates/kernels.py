@@ -10,12 +10,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 NAMES = ("carme-python", "carme-horovod-pytorch", "carme-torchrun")
 LOGOS = ("logo-svg.svg", "logo-32x32.png", "logo-64x64.png")
+#: The image of ours that has all of them; a site may have others.
+TRAINING_IMAGE = "“training”"
 #: The module that a backend needs, and what to do where it is missing.
 REQUIREMENTS = {
     "torchrun": ("torch", "There is no torch here. Use the image “training”, or install it: pip install torch"),
@@ -38,17 +40,34 @@ class KernelError(Exception):
     """A kernel cannot be installed; the message says why."""
 
 
-def missing_for(backend: str) -> str:
+def missing_for(backend: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return what a backend lacks here and what to do, or "" where it lacks nothing. This imports nothing."""
     module, what = REQUIREMENTS.get(backend, ("", ""))
-    return what if module and find_spec(module) is None else ""
+    if not module or find_spec(module) is not None:
+        return ""
+    return _with_images(backend, what, environ)
+
+
+def images_with(backend: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the site's images that have a backend, as far as the hub knows it (``CARME_IMAGES``)."""
+    try:
+        return [str(name) for name in json.loads(environ.get("CARME_IMAGES") or "{}").get(backend, ())]
+    except (ValueError, AttributeError, TypeError):
+        return []
+
+
+def _with_images(backend: str, what: str, environ: Mapping[str, str]) -> str:
+    """Return a text with the name of an image of this site in place of that of ours."""
+    found = images_with(backend, environ)
+    return what.replace(TRAINING_IMAGE, f"“{found[0]}”") if found else what
 
 
 def hint_for_module(module: str) -> str:
     """Return what to do where a module cannot be imported; "" where that is no package that could be installed."""
     # For a missing package the error names the package itself; "torch.nope" is missing in an installed torch.
-    if what := next((what for name, what in REQUIREMENTS.values() if name == module), ""):
-        return what
+    for backend, (name, what) in REQUIREMENTS.items():
+        if name == module:
+            return _with_images(backend, what, os.environ)
     if not module or "." in module or not os.environ.get("CARME_PACKAGES"):
         return ""
     return f"If it is a package: “%pip install {module}” in a cell of this session, and its ranks have it too."

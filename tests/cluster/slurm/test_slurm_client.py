@@ -52,12 +52,12 @@ async def test_a_job_submitted_with_each_submit_via_is_the_users_own_and_keeps_i
 ) -> None:
     commands = CommandsOfTheHub(quiet)
     how = submitter(quiet, way, commands)
-    job = spec(gpus=Gpus("a100", 2), cpus=2, time_limit=7)
+    job = spec(gpus=Gpus("a100", 2), cpus=2, time_limit=7, node="node2")
     number = await how.submit(job)
     await how.close()
     found = await until(client, job, "RUNNING")
     assert (found.id, found.user, found.gpus, found.time_limit) == (number, "alice", Gpus("a100", 2), 7)
-    assert len(found.nodes) == 1
+    assert found.nodes == ("node2",)
     folder = Path(job.session_folder)
     output = folder / "environment.txt"
     quiet.wait_for(lambda: output.exists() and "SLURM_JOB_ID" in output.read_text())

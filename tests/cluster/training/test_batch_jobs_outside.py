@@ -83,13 +83,11 @@ def token(site: Hub) -> str:
 
 
 @pytest.fixture
-def machine(site: Hub, token: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+def machine(site: Hub, token: str, request: pytest.FixtureRequest, open_path: Path) -> Iterator[Machine]:
     """The login node, or a laptop, by the test's parameter."""
     home = Path("/home/alice")
     if request.param == "laptop":
-        for folder in (tmp_path, *tmp_path.parents[:3]):
-            folder.chmod(folder.stat().st_mode | 0o011)
-        home = tmp_path / "laptop"
+        home = open_path / "laptop"
         home.mkdir(mode=0o755)
         shutil.chown(home, "alice")
     found = Machine(site, home, token)

@@ -109,6 +109,9 @@ def test_an_image_folder_says_what_it_is(tmp_path: Path) -> None:
     write_image(tmp_path, name="lab", description="For labs", base="host", more={"packages": ["jupyterlab"]})
     assert read_image(tmp_path) == Image("lab", str(tmp_path), "dir", "For labs", "host")
     assert json.loads((tmp_path / "image.json").read_text())["packages"] == ["jupyterlab"]
+    more = {"torch": ["torch==2.13"], "horovod": "", "mpi": [["mpi4py"], "x"]}
+    write_image(tmp_path, name="train", description="", base="own", more=more)
+    assert read_image(tmp_path).provides == ("torchrun", "mpi")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "tape"}', '{"format": "dir", "base": "moon"}'])

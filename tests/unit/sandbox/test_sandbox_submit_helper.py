@@ -141,6 +141,13 @@ def test_nodes_that_a_job_must_not_get_reach_sbatch(installed: Installed, monkey
         assert installed.submit(installed.spec(exclude=wrong), monkeypatch) == 1, wrong
 
 
+def test_the_only_node_that_a_job_may_get_reaches_sbatch(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed.submit(installed.spec(node="gpu-1.site"), monkeypatch) == 0
+    assert "--nodelist=gpu-1.site" in installed.argv
+    for wrong in ("-n1", "n1,n2", "n1\n", "./nodes", "n[1-2]"):
+        assert installed.submit(installed.spec(node=wrong), monkeypatch) == 1, wrong
+
+
 def test_gpus_of_several_nodes_are_asked_for_node_by_node(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

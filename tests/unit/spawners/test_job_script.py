@@ -130,3 +130,11 @@ def test_programs_of_a_session_know_that_its_gpus_are_virtual(kind: bool) -> Non
     site = Site(runtime("bubblewrap"), virtual=kind)
     container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site, "/home/alice/packages")
     assert container.environ.get("CARME_VIRTUAL_GPUS") == ("1" if kind else None)
+
+
+def test_a_session_knows_which_images_have_which_backend() -> None:
+    site = Site(runtime("bubblewrap"), images={"torchrun": ["default", "big"]})
+    container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site, "/home/alice/packages")
+    assert json.loads(container.environ["CARME_IMAGES"]) == {"torchrun": ["default", "big"]}
+    container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, Site(site.runtime), "/p")
+    assert "CARME_IMAGES" not in container.environ

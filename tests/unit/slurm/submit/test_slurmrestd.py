@@ -292,6 +292,12 @@ def test_nodes_that_a_job_must_not_get_are_said_in_each_version_and_only_then() 
         assert name not in body(SPEC, "/")["job"]
 
 
+def test_the_only_node_that_a_job_may_get_is_said_in_each_version() -> None:
+    for body, name, said in ((plain_body, "nodelist", "n1"), (typed_body, "required_nodes", ["n1"])):
+        assert body(replace(SPEC, node="n1"), "/")["job"][name] == said
+        assert name not in body(SPEC, "/")["job"]
+
+
 def test_options_that_the_api_cannot_say_are_named() -> None:
     assert plain_body(replace(SPEC, extra={"constraint": "fast", "nice": "5"}), "/")["job"]["nice"] == 5
     with pytest.raises(ConfigError, match="exclusive"):

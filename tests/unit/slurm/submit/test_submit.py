@@ -47,7 +47,7 @@ def test_the_document_holds_everything_but_never_the_data_in_clear() -> None:
     read = json.loads(document(SPEC))
     assert set(read) == {"spec", "data"}
     assert base64.b64decode(read["data"]) == SPEC.data
-    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice", "nodes", "exclude"}
+    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice", "nodes", "exclude", "node"}
     assert json.loads(document(replace(SPEC, nice=60)))["spec"]["nice"] == 60
     assert json.loads(document(replace(SPEC, nodes=2)))["spec"]["nodes"] == 2
     assert read["spec"]["gpus"] == {"type": "a100", "count": 2}
@@ -84,6 +84,8 @@ def test_the_options_of_sbatch() -> None:
     assert nice == [*options, "--nice=60"]
     without = as_user.sbatch_options(json.loads(document(replace(SPEC, exclude="n1,n2")))["spec"], "/home/alice")
     assert without == [*options, "--exclude=n1,n2"]
+    there = as_user.sbatch_options(json.loads(document(replace(SPEC, node="n1")))["spec"], "/home/alice")
+    assert there == [*options, "--nodelist=n1"]
     listed = "carme-0123456789abcdef-0,carme-0123456789abcdef-1"
     several = as_user.sbatch_options(json.loads(document(replace(SPEC, reservation=listed)))["spec"], "/home/alice")
     assert f"--reservation={listed}" in several

@@ -14,6 +14,7 @@ from test_companions_script import SITE
 from test_job_script import ALICE, IMAGE
 from tornado import web
 
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.companions import (
     BATCH_START_MINUTES,
@@ -21,7 +22,7 @@ from carme_hub.domain.sessions.companions import (
     NoCompanion,
     describe_companion,
 )
-from carme_hub.domain.sessions.session import Session
+from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmRejected, StoreError
 from carme_hub.spawners import session_state
 from carme_hub.spawners.companions import companions
@@ -235,4 +236,24 @@ async def test_the_home_page_lists_it_apart_from_companions_and_asks_before_it_c
     assert shown.count("<dialog") == shown.count("data-carme-dialog=") == 1
     assert f'action="/hub/carme/batch-jobs/{waits.id}/cancel"' in shown
     assert "Its run does not start." in shown
+    assert "Open a session" not in shown, "it has no node yet"
     assert template.render(batch_jobs=[]).strip() == ""
+
+
+async def test_one_that_runs_has_a_link_to_the_form_with_its_node(part: Part, session: Session) -> None:
+    job = (await opened(part, session)).replace(state=SessionState.RUNNING)
+    running = Job(7, job.job_name, "alice", "RUNNING", Phase.ACTIVE, start=5.0, nodes=("n2", "n3"))
+    part.watcher.latest = Snapshot(0, 0, {7: running})
+    one = as_shown(part, job, virtual=False)  # type: ignore[arg-type]
+    environment = Environment(loader=FileSystemLoader(templates_path()), autoescape=True)
+    template = environment.get_template("carme_batch_jobs.html")
+    server = SimpleNamespace(active=False)
+    shown = template.render(batch_jobs=[one], base_url="/hub/", xsrf="x", default_server=server)
+    href = 'href="/hub/spawn?opt-profile=gpu&amp;opt-image=default&amp;opt-account=physics&amp;opt-node=n2"'
+    assert href in shown
+    server.active = True
+    shown = template.render(batch_jobs=[one], base_url="/hub/", xsrf="x", default_server=server)
+    assert "opt-node" not in shown, "the form cannot be opened while that server runs"
+    await part.registry.request_cancel(job.id, CANCELLED)
+    leaving = job.replace(cancel_wanted=5.0)
+    assert as_shown(part, leaving, virtual=False).beside == {}  # type: ignore[arg-type]

@@ -102,6 +102,33 @@ def test_the_last_choice_is_shown_only_while_it_is_valid() -> None:
     assert Controls(render_form(offer(), last={"profile": "gone"})).selected["gpu.gpus"] == "1"
 
 
+def test_a_link_may_name_the_node_and_the_next_start_does_not() -> None:
+    at = offer()
+    page = render_form(at, options={"profile": "gpu", "node": "n1"})
+    assert "gpu.node" in Controls(page).names
+    assert "The server waits until this node has room." in page
+    assert "gpu.node" not in Controls(render_form(at, options={"profile": "gpu"})).names
+    last = render_form(at, last={"profile": "gpu", "node": "n1", "gpus": 2})
+    assert "gpu.node" not in Controls(last).names
+    assert Controls(last).selected["gpu.gpus"] == "2"
+    request, _ = at.examine({"profile": "gpu", "node": "n1"})
+    assert request is not None
+    assert request.node == "n1"
+    for wrong, said in (("n2", "There is no node n2 for this profile."), ("n1,n2", "is not the name of a node")):
+        request, [problem] = at.examine({"profile": "gpu", "node": wrong})
+        assert (request, problem.field) == (None, "node")
+        assert said in problem.message
+
+
+def test_the_start_on_one_node_is_that_of_its_gpus() -> None:
+    other = Node("n2", "idle", True, ("gpu",), 64, 0, 512 * 1024, 0, {"a100": 8}, {"a100": 0})
+    full = Node("n1", "mixed", True, ("gpu",), 64, 0, 512 * 1024, 0, {"a100": 8}, {"a100": 8})
+    at = offer(cluster=Cluster([full, other], seen=NOW))
+    for node, state in (("", "now"), ("n1", "wait"), ("n2", "now")):
+        answer: Any = live_answer(at, {"profile": "gpu", "gpus": 1, "node": node}, NOW)
+        assert answer["profiles"]["gpu"]["state"] == state, node
+
+
 def test_a_smaller_choice_is_a_link_that_works_without_javascript() -> None:
     html = render_form(offer(), options={"gpus": 8, "time_minutes": 60}, here_url="/hub/spawn/ada", now=NOW)
     assert "Take" in html

@@ -138,6 +138,17 @@ def test_what_a_backend_lacks_is_said_with_what_to_do(monkeypatch: pytest.Monkey
     assert templates.find_template("ddp").missing == ""
 
 
+def test_the_image_of_the_site_that_has_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda _module: None)
+    monkeypatch.setenv("CARME_IMAGES", '{"torchrun": ["pytorch-2026", "big"], "horovod": ["big"]}')
+    assert kernels.missing_for("torchrun").startswith("There is no torch here. Use the image “pytorch-2026”, or")
+    assert "Choose the image “big” when you start" in kernels.hint_for_module("horovod")
+    assert "Use the image “training”" in kernels.missing_for("mpi"), "of none of the site's images it is known"
+    assert kernels.images_with("torchrun") == ["pytorch-2026", "big"]
+    for wrong in ("", "{", "[]", '{"torchrun": 7}'):
+        assert kernels.images_with("torchrun", {"CARME_IMAGES": wrong}) == []
+
+
 def test_options_of_a_template_are_in_its_notebook(tmp_path: Path) -> None:
     (tmp_path / "more.py").write_text('"""More\n\nText.\n"""\n\n# %%distributed --elastic 2:8\nhistory = []\n')
     template = templates.read(tmp_path / "more.py")

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from carme_hub.training import templates
+from carme_hub.training.templates import kernels
 from carme_hub.training.templates.gallery import POLICY, Gallery, is_cross_site, serve
 
 PREFIX = "/user/alice/templates"
@@ -75,6 +76,20 @@ def test_the_page_has_every_template_and_says_what_there_is_none_for(at: Path) -
     assert '<html lang="en">' in page
     assert "width=device-width" in page
     assert "@" not in re.sub(r"@media", "", page), "a place of the page was not filled"
+
+
+def test_a_card_that_cannot_run_here_leads_to_an_image_that_can(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda module: None if module == "horovod" else object())
+    monkeypatch.setenv("CARME_IMAGES", '{"horovod": ["big <1>"], "torchrun": ["small"]}')
+    monkeypatch.setenv("JUPYTERHUB_BASE_URL", "/at/")
+    page = ask(at, "GET", f"{PREFIX}/")[2]
+    link = '<a href="/at/hub/spawn?opt-image=big+%3C1%3E" target="_top">start one with the image “big &lt;1&gt;”</a>'
+    assert f"<p>When this server has been stopped: {link}</p>" in page
+    assert "opt-image=small" not in page, "what runs here needs no other image"
+    monkeypatch.delenv("CARME_IMAGES")
+    page = ask(at, "GET", f"{PREFIX}/")[2]
+    assert "There is no Horovod here." in page
+    assert "opt-image" not in page
 
 
 def test_an_installation_without_templates_is_said_on_a_whole_page(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
