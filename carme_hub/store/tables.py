@@ -200,6 +200,16 @@ scaling = Table(
     Column("value", JSON, nullable=False),
 )
 
+#: The newest training runs of each user, as JSON rows (``spawners.handlers.runs``).
+runs = Table(
+    "runs",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("user", String(255), primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("value", JSON, nullable=False),
+)
+
 #: Reservations of GPUs; those of one recurring booking have the same series.
 reservation = Table(
     "reservation",

@@ -40,7 +40,7 @@ _NO_USER = "There is no such user, or the hub is starting."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of batch jobs before you try again."
 
 
-class _UserHandler(APIHandler):
+class UserHandler(APIHandler):
     """The base: checks that the caller may act for the user."""
 
     async def _authorize(self, name: str, *more: str) -> None:
@@ -81,7 +81,7 @@ class _UserHandler(APIHandler):
         raise NotImplementedError
 
 
-class BatchJobsHandler(_UserHandler):
+class BatchJobsHandler(UserHandler):
     """Lists the batch jobs of a user."""
 
     async def get(self, name: str) -> None:
@@ -117,7 +117,7 @@ class BatchJobsHandler(_UserHandler):
         await self._found(started_hub(), user_name, "open")
 
 
-class QuoteHandler(_UserHandler):
+class QuoteHandler(UserHandler):
     """Returns the cost and expected start of a batch job from outside of a session."""
 
     async def get(self, name: str) -> None:
@@ -145,7 +145,7 @@ def _wanted(asked: dict[str, Any]) -> CompanionRequest:
     return found if found.python else replace(found, python=PYTHON)
 
 
-class BatchJobHandler(_UserHandler):
+class BatchJobHandler(UserHandler):
     """One batch job of a user."""
 
     async def delete(self, name: str, id: str) -> None:

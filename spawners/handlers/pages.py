@@ -45,6 +45,7 @@ from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
+from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
@@ -292,6 +293,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (EXTEND, ExtendHandler),
     *COMPANIONS,
     *BATCH_JOBS,
+    *RUNS,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

@@ -37,6 +37,7 @@ from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import flush_wal
+from carme_hub.store.runs import RunStore
 from carme_hub.store.scaling import CurveStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -74,6 +75,7 @@ class HubContext:
         self.registry: SessionRegistry
         self.reconciler: SessionReconciler
         self.curves: CurveStore
+        self.runs: RunStore
 
     async def start(self) -> None:
         """Open the database, load the open sessions, and start the watcher and the reconciler."""
@@ -81,6 +83,7 @@ class HubContext:
         self.registry = SessionRegistry(SessionStore(engine), self.settings.cluster)
         await self.registry.load()
         self.curves = CurveStore(engine, self.settings.cluster)
+        self.runs = RunStore(engine, self.settings.cluster)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

@@ -16,10 +16,11 @@ from jupyterhub.proxy import ConfigurableHTTPProxy
 from traitlets import TraitError
 from traitlets.config import Config
 
-from carme_hub.errors import CarmeError
+from carme_hub.errors import CarmeError, ConfigError
+from carme_hub.paths import share_folder
 from carme_hub.slurm.settings import CarmeSlurm
 
-from .findings import Finding, unknown, unsafe
+from .findings import Finding, advice, unknown, unsafe
 
 #: Hosts that stand for every address of a machine.
 _WILDCARD_HOSTS = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
@@ -148,6 +149,24 @@ def _submitting(config: Config) -> Iterator[Finding]:
                     f"the program {word} is not on this machine, so no session can be submitted",
                     "install it as docs/howto/submit-as-the-user.md says, or correct the path",
                 )
+            else:
+                yield from _installed(f"CarmeSlurm.{name}", Path(word))
+
+
+def _installed(setting: str, file: Path) -> Iterator[Finding]:
+    """Compare an installed program with the one of this release."""
+    try:
+        ours = share_folder() / "libexec" / file.name
+        same = not file.is_absolute() or not ours.is_file() or file.read_bytes() == ours.read_bytes()
+    except (OSError, ConfigError):
+        return  # nobody but root can read it, which is as safe
+    if not same:
+        yield advice(
+            setting,
+            file,
+            "it is of another release: what it does not know, such as the nodes of a job, it refuses",
+            f"install -o root -g root -m 755 {ours} {file.parent}/",
+        )
 
 
 def _images(config: Config) -> Iterator[Finding]:

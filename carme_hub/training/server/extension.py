@@ -27,9 +27,10 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
-from tornado.ioloop import IOLoop
+from tornado.ioloop import IOLoop, PeriodicCallback
 
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
+from .upload import INTERVAL, JITTER, RunsUpload
 
 #: Runs whose logs are kept open for the next request: reading a long log anew takes longer than its new lines.
 MOST_RUNS = 16
@@ -43,7 +44,12 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
-    shared = {"runs": Runs(), "page": RunsPage()}
+    runs, page = Runs(), RunsPage()
+    shared = {"runs": runs, "page": page}
+    upload = RunsUpload(lambda: page.rows()["runs"])
+    PeriodicCallback(
+        lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
+    ).start()
     server.web_app.add_handlers(
         ".*$",
         [

@@ -30,6 +30,11 @@ def hub_of_user(environ: Mapping[str, str] = os.environ, time_limit: float = TIM
     return replace(found, url=url, time_limit=time_limit)
 
 
+def runs_of(hub: Hub) -> Hub:
+    """Return the hub's interface for the runs of the user of batch jobs."""
+    return replace(hub, url=hub.url.removesuffix("batch-jobs") + "runs")
+
+
 def hub_of_run(job: Mapping[str, Any], time_limit: float = TIME_LIMIT) -> Hub:
     """Return the hub's interface for the batch jobs of this user, as far as a run knows it.
 

@@ -12,6 +12,7 @@ import pytest
 
 from carme_hub.cli.doctor.command import EXIT_UNKNOWN, EXIT_UNSAFE, DoctorApp
 from carme_hub.cli.doctor.findings import Finding, advice, unknown, unsafe
+from carme_hub.paths import share_folder
 
 SHIPPED = Path(__file__).parents[4] / "jupyterhub_config.py"
 STATE = "/var/lib/carme-hub"
@@ -39,6 +40,21 @@ def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: P
     assert "sudo is not on this machine" in found["CarmeSlurm.submit_via"].why
     assert "/opt/carme-hub/images/default is not on this machine" in found["SlurmContainerSpawner.images"].why
     assert "JupyterHub.trusted_alt_names" not in found
+
+
+def test_a_helper_of_another_release_is_named(bare: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "libexec/carme-submit"
+    installed.parent.mkdir()
+    ours = share_folder() / "libexec/carme-submit"
+    bare.write_text(bare.read_text().replace("/usr/local/libexec/carme-submit", str(installed)))
+    for text, other in ((ours.read_text(), False), (ours.read_text().replace('"node": str', ""), True)):
+        installed.write_text(text)
+        installed.chmod(0o755)
+        found = examined(bare).get("CarmeSlurm.submit_command")
+        assert (found is not None) == other, found
+    assert found is not None
+    assert "it is of another release" in found.why
+    assert found.mend == f"install -o root -g root -m 755 {ours} {installed.parent}/"
 
 
 def test_a_certificate_that_will_not_name_the_hub_is_named(bare: Path) -> None:
