@@ -112,6 +112,16 @@ class ShownRun:
     tags: tuple[str, ...]
     note: str
 
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what there is to say besides name and state, as names and texts."""
+        every = (
+            *(("Began", self.began), ("Took", self.took), ("Size", self.size), ("GPU-hours", self.gpu_hours)),
+            *(("Speed", self.speed), ("Scalars", ", ".join(self.scalars)), ("Tags", ", ".join(self.tags))),
+            ("Note", self.note),
+        )
+        return [(name, text) for name, text in every if text]
+
 
 def shown_runs(
     rows: Sequence[Mapping[str, Any]], jobs: Mapping[str, Mapping[str, Any]], sessions: Collection[str], now: float
@@ -160,7 +170,7 @@ def _shown(row: Mapping[str, Any], state: str, label: str, reason: str, now: flo
         size=", ".join(size) if ranks else "",
         gpu_hours=f"{hours:.2f}" if gpus else "",
         speed=str(row["speed"]),
-        progress=f"{done:g} of {total:g}" if done is not None and total else "",
+        progress=f"{done:g} of {total:g}" if done is not None and total and not row["speed"] else "",
         scalars=tuple(f"{name} {_number(value)}" for name, value in row["scalars"].items()),
         star=bool(row["star"]),
         tags=tuple(row["tags"]),

@@ -1,11 +1,13 @@
-"""The tutorial, cell by cell: each output is as the page shows it."""
+"""The tutorial, cell by cell, while somebody else has one of the GPUs: each output is as the page shows it."""
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from rig.hub import Hub
 from rig.training import Lab
 
@@ -23,6 +25,14 @@ def shown(expected: str) -> str:
     return "(?m)^ *" + r".*\n(?:.*\n)*? *".join(re.escape(line).replace("…", ".*") for line in expected.splitlines())
 
 
+@pytest.fixture
+def a_gpu_is_taken(site: Hub) -> Iterator[None]:
+    site.cluster.sbatch("--gres=gpu:a100:1", "--mem=100", user="bob", script="#!/bin/sh\nsleep 600\n")
+    yield
+    site.cluster.run("scancel", "--user=bob", user="bob")
+
+
+@pytest.mark.usefixtures("a_gpu_is_taken")
 def test_every_cell_prints_what_the_tutorial_shows(site: Hub) -> None:
     found = blocks(TUTORIAL.read_text(encoding="utf-8"))
     cells = [place for place, (kind, _) in enumerate(found) if kind == "python"]

@@ -26,10 +26,12 @@ def shown(one: dict[str, Any], jobs: dict[str, Any] | None = None, sessions: tup
 
 
 def test_a_run_is_said_in_words_for_people() -> None:
-    found = shown(row(virtual=True, speed="90 samples/s", progress=[30, 100], scalars={"loss": 0.123456, "bad": "nan"}))
+    found = shown(row(virtual=True, progress=[30, 100], scalars={"loss": 0.123456, "bad": "nan"}))
     assert (found.size, found.took, found.gpu_hours) == ("4 ranks, 4 virtual GPUs, 2 nodes", "7 min", "0.50")
     assert (found.progress, found.scalars) == ("30 of 100", ("loss 0.1235", "bad nan"))
     assert shown(row(took=12_000)).took == "3 h 20 min"
+    fast = shown(row(speed="step 30 of 100, 90 samples/s", progress=[30, 100]))
+    assert (fast.progress, ("Speed", "step 30 of 100, 90 samples/s") in fast.facts) == ("", True), "it has both"
     cpu = shown(row(ranks=1, gpus=0, nodes=["n1"], progress=[None, None], took=0))
     assert (cpu.size, cpu.gpu_hours, cpu.progress, cpu.took) == ("1 rank, 1 node", "", "", "")
 
