@@ -13,7 +13,9 @@ from rig.hub import Hub, wait_for
 from rig.training import Lab
 
 ROUNDS, BUSY = 20, 3
-#: All ranks train with real DDP; in step 3 something happens to rank 2, on the second node, while the others wait.
+#: Where the four ranks are: every other time in the session, and on two nodes of a companion.
+PLACES = ("--gpus-per-task 0", "--nodes 2 --gpus-per-task 1 --only-companion")
+#: All ranks train with real DDP; in step 3 something happens to rank 2, on the second of two nodes, while others wait.
 CODE = """
 import ctypes, os, signal, time
 import torch
@@ -36,7 +38,7 @@ DEATHS = {
     "exit": ("os._exit(3)", "Ended", "ended with exit status 3 without an error message"),
     "exit-0": ("os._exit(0)", "Ended", "ended before its code did, without an error: os._exit() was called"),
     "memory": (
-        "kept = [b'x' * (256 << 20) for _ in range(40)]",
+        "kept = [b'x' * (256 << 20) for _ in range(80)]",
         "OutOfMemory",
         "was killed because the memory of its job was used up",
     ),
@@ -51,7 +53,7 @@ def lab(site: Hub) -> Iterator[Lab]:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
     try:
         site.login("alice")
-        found = Lab(site, gpus=1, cpus=2, memory_gib=4, time_minutes=240)
+        found = Lab(site, gpus=1, cpus=2, memory_gib=8, time_minutes=240)
         found.check("%load_ext carme_hub.training\nimport json\nfrom carme_hub.training import distributed")
         yield found
         found.stop()
@@ -71,9 +73,10 @@ def test_the_rank_that_died_is_named(lab: Lab, kind: str) -> None:
     happens, type, words = DEATHS[kind]
     wrong = []
     for number in range(ROUNDS):
-        cell = f"%%distributed -n 4 --nodes 2 --gpus-per-task 0 --name {kind}\n{CODE.replace('HAPPENS', happens)}"
-        lab.run(cell, timeout=120)
+        options = f"-n 4 {PLACES[number % 2]} --wait --name {kind}"
+        lab.run(f"%%distributed {options}\n{CODE.replace('HAPPENS', happens)}", timeout=180)
         state = last(lab)
+        assert state["name"] == kind, state
         error = state["error"] or {}
         named = (state["state"], error.get("rank"), error.get("type")) == ("failed", 2, type)
         if not named or words not in state["message"]:
@@ -86,7 +89,7 @@ def test_a_rank_that_hangs_is_named(lab: Lab) -> None:
     """Five at a time: each waits a minute before it says so."""
     wrong = []
     for number in range(ROUNDS // 5):
-        cell = "%%distributed -n 4 --nodes 2 --gpus-per-task 0 --detach --name hangs-{}\n"
+        cell = "%%distributed -n 3 --gpus-per-task 0 --detach --name hangs-{}\n"
         names = [f"hangs-{number}-{each}" for each in range(5)]
         for name in names:
             lab.check(cell.format(name.removeprefix("hangs-")) + CODE.replace("HAPPENS", "time.sleep(600)"), 120)

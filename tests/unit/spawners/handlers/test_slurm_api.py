@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import jupyterhub.apihandlers
+import jupyterhub.handlers
 import pytest
 from forged_hub import ForgedHub, forged_hub
 from traitlets.config import Config
@@ -23,6 +25,7 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 from carme_hub.spawners.handlers import slurm as slurm_api
+from carme_hub.spawners.handlers.pages import install_handlers
 
 RUNNING = Job(7, "carme-x", "alice", "RUNNING", Phase.ACTIVE, nodes=("n1",))
 WAITING = Job(8, "x", "bob", "PENDING", Phase.WAITING)
@@ -67,6 +70,17 @@ class Site:
         url = f"{self.hub.base}/hub/api/carme/slurm/{what}?max_age={max_age}"
         async with aiohttp.ClientSession(headers=headers) as http, http.get(url) as answer:
             return answer.status, await answer.json()
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Ours, whatever tests before this one have left in JupyterHub's lists."""
+    lists = (jupyterhub.handlers.default_handlers, jupyterhub.apihandlers.default_handlers)
+    before = [list(each) for each in lists]
+    install_handlers()
+    yield
+    for each, old in zip(lists, before, strict=True):
+        each[:] = old
 
 
 @pytest.fixture
