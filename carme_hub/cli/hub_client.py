@@ -10,15 +10,16 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 
 from carme_hub.errors import CarmeError, Refused
+from carme_hub.training.session import outside
+from carme_hub.training.session.companions import Refused as NotAllowed
 
 #: Seconds for one answer. The hub waits up to ten before it reports that a start continues, longer under load.
 ANSWER_TIMEOUT = 120.0
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class HubUnreachable(CarmeError):
@@ -161,15 +162,10 @@ def api_address(address: str) -> str:
     Raises:
         CarmeError: it is not an address, or others on the network could read the token.
     """
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CarmeError(f"{address!r} is not a hub's address; write it as in a browser: https://hub.example.org")
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        raise CarmeError(f"Over {address} others on the network could read the token. Give the hub's https address.")
-    base = address.rstrip("/")
-    if base.endswith("/hub/api"):
-        return base
-    return base + ("/api" if base.endswith("/hub") else "/hub/api")
+    try:
+        return outside.api_address(address)
+    except NotAllowed as error:
+        raise CarmeError(str(error)) from None
 
 
 def service_address(address: str, service: str) -> str:
