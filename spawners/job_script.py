@@ -121,6 +121,7 @@ class Site:
         virtual: the GPUs are a sandbox's virtual GPUs, and programs of a session that name GPUs label them so.
         grace: seconds between TERM and KILL.
         images: names of the site's images by backend that they have.
+        keeps_memory: whether supervisors keep a job within its memory where the node does not confine it.
     """
 
     runtime: Runtime
@@ -134,6 +135,11 @@ class Site:
     licenses: Mapping[str, str] = field(default_factory=dict)
     virtual: bool = False
     images: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    keeps_memory: bool = True
+
+    def supervised(self, plan: Plan, request: Request) -> dict[str, object]:
+        """Return a plan as the supervisor takes it, with the grace time and the memory that it sees to, 0 = none."""
+        return {**asdict(plan), "grace": self.grace, "memory_mib": request.memory_mib if self.keeps_memory else 0}
 
 
 def session_folder(owner: Owner, session: str) -> str:
@@ -253,7 +259,7 @@ def rank_part(container: ContainerRequest, request: Request, site: Site) -> dict
     if plan.argv[0] == "srun":  # a task of a step would have to start a step
         name = site.runtime.name.capitalize()
         return {"refused": f"{name} runs the containers of this site, and cannot run ranks. Tell the administrator."}
-    return {"plan": {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib}, "shm": RANK_SHM}
+    return {"plan": site.supervised(plan, request), "shm": RANK_SHM}
 
 
 #: The programs that start and become ranks, as files of a data document.
@@ -293,7 +299,7 @@ def _document(
         "session": session,
         "user": owner.name,
         "session_folder": session_folder(owner, session),
-        "plan": {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib},
+        "plan": site.supervised(plan, request),
         "rank": rank,
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],

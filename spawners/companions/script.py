@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
@@ -86,5 +86,5 @@ def render_batch_job(
         document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(files))}
     argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
     plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
-    document["plan"] = {**asdict(plan), "grace": site.grace, "memory_mib": request.memory_mib}
+    document["plan"] = site.supervised(plan, request)
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

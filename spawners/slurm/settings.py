@@ -6,7 +6,7 @@ import pwd
 from dataclasses import replace
 from typing import Any
 
-from traitlets import Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
+from traitlets import Bool, Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
 
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.containers.images import BACKENDS
@@ -102,6 +102,13 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         nodes, and the profile its time. 0: none. Example: ``4``.""",
     ).tag(config=True)
 
+    keep_memory = Bool(
+        True,
+        help="""Whether the largest process of a job is killed that has more memory than it asked for, on nodes where no
+        cgroup confines it (docs/reference/containers.md). With ``task/cgroup`` and ``ConstrainRAMSpace=yes`` the kernel
+        does it, and this changes nothing. Example: ``False``, where the memory of a profile is not a limit.""",
+    ).tag(config=True)
+
     @validate("port_range")
     def _ports(self, proposal: Any) -> tuple[int, int]:
         low, high = proposal["value"]
@@ -153,6 +160,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             grace=self.stop_grace,
             licenses=CarmeReservations(parent=self).counted_by(),
             virtual=self.virtual,
+            keeps_memory=self.keep_memory,
             images={name: found for name in BACKENDS if (found := self._images_with(name))},
         )
 

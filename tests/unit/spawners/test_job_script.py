@@ -132,6 +132,15 @@ def test_programs_of_a_session_know_that_its_gpus_are_virtual(kind: bool) -> Non
     assert container.environ.get("CARME_VIRTUAL_GPUS") == ("1" if kind else None)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_supervisors_know_the_memory_that_they_see_to(kept: bool) -> None:
+    site = Site(runtime("bubblewrap"), keeps_memory=kept)
+    request = Request("cpu", "default", memory_mib=2048)
+    document = json.loads(render("0f9a" * 8, ALICE, request, IMAGE, SERVER, site).data)
+    for plan in (document["plan"], document["rank"]["plan"]):
+        assert plan["memory_mib"] == (2048 if kept else 0)
+
+
 def test_a_session_knows_which_images_have_which_backend() -> None:
     site = Site(runtime("bubblewrap"), images={"torchrun": ["default", "big"]})
     container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site, "/home/alice/packages")
