@@ -36,7 +36,7 @@ def watch(
     # A limit that is much wider is that of the machine, or of what slurmd runs in.
     if not limit or "SLURM_JOB_ID" not in environ or 0 < confined <= WIDEST * limit:
         return None
-    return Watch(environ["SLURM_JOB_ID"], limit, proc)
+    return Watch(environ["SLURM_JOB_ID"], limit, proc, environ.get("SLURMD_NODENAME", ""))
 
 
 class Watch:
@@ -46,9 +46,10 @@ class Watch:
         limit: bytes. interval: seconds until the next look. killed: whether a process was found that has to end.
     """
 
-    def __init__(self, job: str, limit: int, proc: str = "/proc") -> None:
+    def __init__(self, job: str, limit: int, proc: str = "/proc", node: str = "") -> None:
         self.limit, self.interval, self.killed = limit, FAR, False
         self._name, self._proc, self._uid = b"SLURM_JOB_ID=" + job.encode(), proc, os.getuid()
+        self._node = b"SLURMD_NODENAME=" + node.encode()  # a sandbox has several nodes on one machine
         self._known: Dict[str, bool] = {}
         self._looks = 0
 
@@ -65,6 +66,7 @@ class Watch:
             return None
         exact = sorted((proportional_bytes(self._proc, pid), pid) for pid in pids)
         used = sum(size for size, _ in exact)
+        self.interval = CLOSE if used > MUCH * self.limit else FAR
         if used <= self.limit or exact[-1][1] not in own:
             return None
         size, pid = exact[-1]
@@ -88,7 +90,9 @@ class Watch:
             if os.stat(self._proc + "/" + name).st_uid != self._uid:
                 return False
             with open(self._proc + "/" + name + "/environ", "rb") as file:
-                return self._name in file.read().split(b"\0")
+                words = file.read().split(b"\0")
+            elsewhere = any(word.startswith(b"SLURMD_NODENAME=") and word != self._node for word in words)
+            return self._name in words and not elsewhere
         except OSError:  # it has ended, or is not ours
             return False
 

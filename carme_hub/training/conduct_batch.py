@@ -11,9 +11,13 @@ on in another job (``conductor.requeue``): the exit status ``CONTINUES`` tells t
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from carme_hub.training.conduct import allow_many_files, conduct
@@ -34,7 +38,7 @@ RUN_FILES = "run-files.json"
 def main(words: list[str]) -> int:
     """Conduct the run, with its log as this process's output; return the exit status."""
     run = Run(Path(words[0]))
-    place(run, Path(os.environ.get("CARME_SESSION_FOLDER", "")) / RUN_FILES)
+    run = place(run, Path(os.environ.get("CARME_SESSION_FOLDER", "")) / RUN_FILES)
     log = os.open(run.folder / "conductor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for number in (1, 2):
         os.dup2(log, number)
@@ -51,35 +55,54 @@ def main(words: list[str]) -> int:
     return 0 if state == "finished" else 1
 
 
-def place(run: Run, files: Path) -> None:
-    """Write the files of a run that was requested from another machine; what names that machine's places is replaced.
+def place(run: Run, files: Path, environ: Mapping[str, str] = os.environ) -> Run:
+    """Write the files of a run that was requested from another machine, and return it.
+
+    What names that machine's places is replaced. Where this home has another run of its name, it gets another one.
 
     Raises:
-        SystemExit: another run of this name is here.
+        SystemExit: it would need another name, by which the job that continues it could not find it.
     """
     if not files.is_file():
-        return
+        return run
     texts = json.loads(files.read_text())
-    request = json.loads(texts.pop("asked.json"))
+    request, state = json.loads(texts.pop("asked.json")), json.loads(texts.pop("state.json"))
+    wanted, run = run, _own_folder(run, request["key"])
+    if run != wanted and request["asked"].get("requeue"):
+        raise SystemExit(f"There is another run {wanted.id} in this home. Choose another name.")
     run.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (run.folder / "asked.json").exists():  # this home is shared with that machine, or a job continues the run
-        if run.request()["key"] != request["key"]:
-            raise SystemExit(f"There is another run {run.id} in this home. Choose another name.")
-        texts = {}
-    for name, text in texts.items():
-        write(run.folder / name, text.encode())
+    if not (run.folder / "asked.json").exists():  # else this home is shared with that machine, or a job continues it
+        for name, text in texts.items():
+            write(run.folder / name, text.encode())
+        write_json(run.folder / "state.json", state | {"id": run.id})
+    if not run.batch_job():
+        job = {"id": environ.get("CARME_SESSION", ""), "state": "running", "said": "", "created": time.time()}
+        run.set_batch_job(job)
     run.logdir.mkdir(mode=0o700, exist_ok=True)
     write_json(run.folder / "asked.json", _request_here(run, request))  # the last one: with it the folder is whole
+    files.unlink()  # it may have secrets
+    return run
+
+
+def _own_folder(run: Run, key: str) -> Run:
+    """Return the run of this key, or one of a name that is free."""
+    for number in itertools.count(2):
+        if not (run.folder / "asked.json").exists() or run.request()["key"] == key:
+            return run
+        run = Run(run.folder.with_name(f"{run.id.rpartition('-')[0] if number > 2 else run.id}-{number}"))
+    raise AssertionError  # there is always another number
 
 
 def _request_here(run: Run, request: State) -> State:
     """Return a request from another machine with places of this one."""
     found = {**request, "python": sys.executable, "path": []}
-    script = Path(str(request.get("script", "")))
+    script = str(request.get("script", ""))
     if request["kind"] == "script":
-        same = script.is_file() and source.digest(script.read_bytes()) == request["script_digest"]
-        found["script"] = str(script if same else run.folder / record.SCRIPT)
-    if not Path(request["cwd"]).is_dir():
+        same = False
+        with contextlib.suppress(OSError):  # it is somebody else's
+            same = source.digest(Path(script).read_bytes()) == request["script_digest"]
+        found["script"] = script if same else str(run.folder / record.SCRIPT)
+    if not os.access(request["cwd"], os.X_OK):
         found["cwd"] = str(Path.home())
     return found
 

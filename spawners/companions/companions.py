@@ -163,6 +163,8 @@ async def open_companion(
             return found, ()
         offer: Offer = await spawner.offer()
         request = _checked_request(hub, spawner, session, wanted, offer)
+        if wanted.run and any(each.request.batch == wanted.run for each in hub.registry.batch_jobs_of(session.user)):
+            raise NoCompanion(f"You have a batch job for a run {wanted.run} already. Choose another name.")
         _start_of(offer, request)
         warnings: list[str] = []
         held = time.time()

@@ -36,6 +36,8 @@ async def origin_of(hub: HubContext, spawner: Any, user_options: object) -> Sess
     """
     offer = await spawner.offer()
     request = offer.choose(checked_options(user_options))
+    if request.node:
+        raise Refused("A batch job is not bound to one node. Leave node out.", reason="bad-options")
     if spawner.admission is not None:
         await maybe_future(spawner.admission(spawner, request))
     user = str(spawner.user.name)

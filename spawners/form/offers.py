@@ -208,6 +208,10 @@ class OfferSettings(LoggingConfigurable):
         try:
             offer = await self.offer()
             self._request = offer.choose(checked_options(user_options))
+            if "node" in user_options:  # it was for this start: JupyterHub would repeat it at the next one
+                self.user_options = {name: value for name, value in user_options.items() if name != "node"}
+                if self.orm_spawner is not None:
+                    self.orm_spawner.user_options = self.user_options
             owner = self.owner()
             places = (owner.home, *(bind.destination for bind in self.site_binds()))
             check_folder(working_folder(owner, self._request), places)

@@ -292,7 +292,10 @@ class Bookings:
         if self.accounts is not None and reservation.account not in self.accounts:
             return f"is charged to the account {reservation.account}, which you do not have"
         nodes = {node.name for node in self.cluster.partition_nodes(request.partition).nodes}
-        apart = not reservation.license and nodes.isdisjoint(place.node for place in reservation.places)
+        booked = {place.node for place in reservation.places}
+        if request.node and not reservation.license and request.node not in booked:
+            return f"is on other nodes than {request.node}"
+        apart = not reservation.license and nodes.isdisjoint(booked)
         if self.cluster.known and apart:
             return f"is on nodes that are not in the partition {request.partition}"
         return ""

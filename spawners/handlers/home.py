@@ -123,7 +123,9 @@ class CarmeHomeHandler(HomeHandler):
     @property
     def template_namespace(self) -> dict[str, Any]:
         """The variables of the hub's templates, with the notices."""
-        ours = {"gpu_time": self._gpu_time, "calendar": self._calendar, "batch_jobs": self._batch_jobs()}
+        ours: dict[str, Any] = {"gpu_time": self._gpu_time, "calendar": self._calendar}
+        # Without Slurm the hub has no database of ours.
+        ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
 
     def _batch_jobs(self) -> list[Companion]:

@@ -30,7 +30,7 @@ MAX_RUNS, _LARGEST_BODY = 100, 256 << 10
 #: What the page can be limited to, with the words for it.
 STATES = {"": "All", "live": "Live", "finished": "Finished", "failed": "Failed or stopped"}
 _LIVE = ("starting", "waiting", "running", "stopping")
-LOST = "Ended with its session"
+LOST = "Its session has ended"
 _Line = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _Text = Annotated[str, Field(max_length=2000)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -143,13 +143,16 @@ def _state_now(
     if row["state"] not in _LIVE:
         return told
     if not row["submitted"]:
-        return told if row["session"] in sessions else ("lost", LOST, "")
+        # A run in a Slurm job of the user's own has no session.
+        return told if not row["session"] or row["session"] in sessions else ("lost", LOST, "")
     job = jobs.get(str(row["id"]))
     if job is None or job["state"] == "running":
         return told if job is None or row["state"] == "running" else ("running", "Running", "")
     if job["state"] == "ended":
         done = bool(job["succeeded"])
         return ("finished", "Finished", "") if done else ("failed", "Ended", str(job["said"]))
+    if job["state"] == "ending":
+        return "stopping", "Stopping", str(job["said"])
     return "waiting", "Waiting", str(job["said"])
 
 

@@ -49,9 +49,10 @@ class Refresher:
             for hub, runs in self._by_hub(waiting):
                 with contextlib.suppress(NoHub, Refused):
                     jobs = jobs_by_run(hub())
+                    by_id = {each["id"]: each for each in jobs.values()}
                     for run in runs:
                         with contextlib.suppress(OSError, NoRun):  # it is being deleted
-                            _keep(run, jobs.get(run.id))
+                            _keep(run, jobs.get(run.id) or by_id.get(run.batch_job().get("id")))
         finally:
             self._next = time.monotonic() + self._interval
             self._lock.release()

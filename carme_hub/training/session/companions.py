@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 #: Seconds for one answer: the hub waits up to 15 for Slurm.
 TIME_LIMIT = 40.0
@@ -241,7 +241,7 @@ class Hub:
 
     def _opener(self) -> OpenerDirector:
         # The user's proxy for the internet does not lead to the hub, and must not see the token.
-        handlers: list[Any] = [ProxyHandler({})]
+        handlers: list[Any] = [ProxyHandler({}), _NoRedirect]
         if self.tls:
             key, certificate, authority = self.tls
             try:
@@ -256,6 +256,13 @@ class Hub:
             except (OSError, ssl.SSLError) as error:
                 raise NoHub(f"{self.authority} cannot be used to trust the hub: {error}") from error
         return build_opener(*handlers)
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirect: its target would get the token."""
+
+    def redirect_request(self, *_asked: Any, **_named: Any) -> None:
+        """Return no request, so that the answer counts as a refusal."""
 
 
 def _parameters(

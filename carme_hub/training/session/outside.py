@@ -7,6 +7,7 @@ needed to ask about it later (never the token) is kept with the run.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ class Access:
         address: of the hub as in a browser, or of its API. token_file: with the token; "" = it is in the environment.
         ca: file with the authorities to trust; "" = the system's. user: whose token it is; "" = not known yet.
         options: user options of a server, by name, for a batch job.
+        host: name of the machine for which a loopback address was meant, "" = this one.
     """
 
     address: str
@@ -40,6 +42,7 @@ class Access:
     ca: str = ""
     user: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
 
     def connect(self, environ: Mapping[str, str] = os.environ, time_limit: float = TIME_LIMIT) -> Hub:
         """Return the hub's interface for the batch jobs of the token's user.
@@ -47,7 +50,10 @@ class Access:
         Raises:
             NoHub: it does not answer. Refused: the address, the file or the token is no good; the message says why.
         """
-        api, token = api_address(self.address), self._token(environ)
+        api = api_address(self.address)
+        if self.host and self.host != socket.gethostname() and urlsplit(api).hostname in _LOOPBACK:
+            raise Refused(f"{self.address} was the hub for {self.host}; here it may be anybody's program.")
+        token = self._token(environ)
         hub = Hub(api, token, authority=self.ca, time_limit=time_limit, options=self.options)
         user = self.user
         if not user:
@@ -61,7 +67,7 @@ class Access:
         """Return what a later command needs, as JSON values; a relative path would mean another file then."""
         files = {"token_file": self.token_file, "ca": self.ca}
         whole = {name: str(Path(each).expanduser().absolute()) if each else "" for name, each in files.items()}
-        return {"address": self.address, "user": user, **whole}
+        return {"address": self.address, "user": user, "host": socket.gethostname(), **whole}
 
     def _token(self, environ: Mapping[str, str]) -> str:
         if not self.token_file:
@@ -98,8 +104,10 @@ def access(hub: str, token_file: str, ca: str, options: Mapping[str, str], envir
 
 def kept_access(kept: Mapping[str, Any]) -> Access:
     """Return how the hub is reached, as it was kept with a run."""
-    address, token_file, ca, user = (str(kept.get(name, "")) for name in ("address", "token_file", "ca", "user"))
-    return Access(address, token_file, ca, user)
+    address, token_file, ca, user, host = (
+        str(kept.get(name, "")) for name in ("address", "token_file", "ca", "user", "host")
+    )
+    return Access(address, token_file, ca, user, host=host)
 
 
 def is_outside(environ: Mapping[str, str] = os.environ) -> bool:

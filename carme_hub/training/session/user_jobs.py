@@ -42,7 +42,10 @@ def hub_of_run(job: Mapping[str, Any], time_limit: float = TIME_LIMIT) -> Hub:
         job: what is kept of its batch job. time_limit: seconds for an answer.
     """
     kept = job.get("access")
-    return kept_access(kept).connect(time_limit=time_limit) if kept else hub_of_user(time_limit=time_limit)
+    # A session asks its own hub: the address, the token and the authority of another machine mean something else here.
+    if not kept or not is_outside():
+        return hub_of_user(time_limit=time_limit)
+    return kept_access(kept).connect(time_limit=time_limit)
 
 
 def jobs_by_run(hub: Hub) -> dict[str, dict[str, Any]]:

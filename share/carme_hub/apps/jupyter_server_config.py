@@ -61,7 +61,7 @@ if "terminado_settings" not in named:
 
 # On the node, and short: a home may be far away, and a socket's path has 107 bytes at most. Folders in it are 0700.
 near = tempfile.gettempdir()
-near = near if len(near) < 48 else "/tmp"  # noqa: S108
+near = near if len(near) < 34 else "/tmp"  # noqa: S108
 
 # A kernel's iopub asks nobody who he is, and a port that Jupyter finds free may be taken before the kernel binds it.
 if "JUPYTER_RUNTIME_DIR" not in os.environ and "transport" not in named:

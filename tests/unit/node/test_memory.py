@@ -31,9 +31,9 @@ def taking() -> Iterator[list[subprocess.Popen[str]]]:
         each.communicate()
 
 
-def take(taking: list[subprocess.Popen[str]], mib: int, job: str = "77") -> int:
+def take(taking: list[subprocess.Popen[str]], mib: int, job: str = "77", node: str = "") -> int:
     """Start a process of a job that takes so many MiB; return its pid."""
-    environ = {"SLURM_JOB_ID": job}
+    environ = {"SLURM_JOB_ID": job, **({"SLURMD_NODENAME": node} if node else {})}
     words = [sys.executable, "-c", TAKES, str(mib)]
     taking.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True))
     assert taking[-1].stdout is not None
@@ -81,9 +81,18 @@ def test_memory_that_processes_share_counts_once(taking: list[subprocess.Popen[s
         resident = sum(memory.resident_bytes("/proc", pid) for pid in looking._of_job())
         assert resident > 400 << 20
         assert looking.look([process.pid]) is None
-        assert looking.interval == memory.CLOSE
+        assert looking.interval == memory.FAR, "it has less than half of its memory"
     finally:
         os.killpg(process.pid, 9)
+
+
+def test_nodes_of_one_machine_have_a_memory_each(taking: list[subprocess.Popen[str]]) -> None:
+    pids = {node: take(taking, 80, node=node) for node in ("n1", "n2")}
+    for node, pid in pids.items():
+        looking = memory.watch(120, {"SLURM_JOB_ID": "77", "SLURMD_NODENAME": node}, cgroups="/nowhere")
+        assert looking is not None
+        assert looking._of_job() == [pid]
+        assert looking.look([pid]) is None, "the other node's does not count"
 
 
 def test_it_looks_seldom_at_a_job_that_has_little(taking: list[subprocess.Popen[str]]) -> None:

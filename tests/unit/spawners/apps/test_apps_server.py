@@ -332,6 +332,7 @@ def test_kernels_are_reached_by_sockets_in_a_folder_of_this_user_that_goes_with_
         folder = Path(said["ip"]).parent
         assert (said["transport"], folder.name[:14], folder.stat().st_mode & 0o777) == ("ipc", "carme-kernels-", 0o700)
         assert len(f"{said['ip']}-99") <= 107
+        assert len(f"{'x' * 33}/carme-kernels-xxxxxxxx/kernel-{'x' * 36}-ipc-99") <= 107, "with the longest TMPDIR"
     assert not folder.exists()
 
 

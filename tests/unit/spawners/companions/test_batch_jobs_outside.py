@@ -78,11 +78,25 @@ async def test_a_repeated_request_opens_one_and_another_with_its_key_none(part: 
         ({"profile": "gpu", "image": "of-bob"}, "of-bob"),
         ({"gpus": [1]}, "must be a text or a whole number"),
         ([], "user options"),
+        ({"profile": "gpu", "node": "n 1"}, "is not the name of a node"),
     ],
 )
 async def test_the_form_and_this_allow_the_same(part: Part, options: Any, said: str) -> None:
     with pytest.raises(ProfileNotAllowed, match=said):
         await origin_of(part, SpawnerWithoutSession(), options)  # type: ignore[arg-type]
+
+
+async def test_it_is_bound_to_no_node(part: Part) -> None:
+    with pytest.raises(Refused, match="A batch job is not bound to one node"):
+        await origin_of(part, SpawnerWithoutSession(), {**OPTIONS, "node": "n1"})  # type: ignore[arg-type]
+
+
+async def test_two_open_jobs_of_a_user_have_two_names(part: Part) -> None:
+    spawner = SpawnerWithoutSession()
+    origin = await origin_of(part, spawner, OPTIONS)  # type: ignore[arg-type]
+    await open_companion(part, spawner, origin, JOB, "k")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="You have a batch job for a run long already"):
+        await open_companion(part, spawner, origin, JOB, "another")  # type: ignore[arg-type]
 
 
 async def test_an_admission_of_the_site_is_asked(part: Part) -> None:

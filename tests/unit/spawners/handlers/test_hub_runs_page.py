@@ -47,6 +47,8 @@ FAILED = {"state": "failed", "label": "Failed", "reason": "Rank 1", "submitted":
     [
         (RUNS, None, ("s",), ("running", "Running", "")),
         (RUNS, None, (), ("lost", LOST, "")),
+        ({**RUNS, "session": ""}, None, (), ("running", "Running", "")),
+        (WAITS, ("ending", "It is being cancelled."), (), ("stopping", "Stopping", "It is being cancelled.")),
         (WAITS, ("running", ""), (), ("running", "Running", "")),
         (WAITS, ("waiting", "You are next."), (), ("waiting", "Waiting", "You are next.")),
         (IS_BATCH, ("ended", ""), (), ("finished", "Finished", "")),

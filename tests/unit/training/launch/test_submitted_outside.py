@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from carme_hub.training.records.batch_jobs import Refresher
 from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run, all_runs
 from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.session import user_jobs
 from carme_hub.training.session.companions import Refused
 from carme_hub.training.session.outside import Access, api_address
 
@@ -134,6 +136,7 @@ def test_the_hub_is_sent_the_options_the_size_and_the_script(
         "user": "alice",
         "token_file": str(token),
         "ca": "",
+        "host": socket.gethostname(),
     }
 
 
@@ -281,21 +284,85 @@ def test_in_another_home_its_folder_is_made_and_names_no_place_of_the_laptop(
     there.mkdir()
     (tmp_path / "project/train.py").write_text("print('another one of this path')")
     run = Run(there / ".carme/runs/long")
-    conduct_batch.place(run, files)
+    sent_files = files.read_text()
+    assert conduct_batch.place(run, files, {"CARME_SESSION": ID}) == run
+    assert not files.exists(), "it may have secrets"
     request = run.request()
     assert request["script"] == str(run.folder / "script.py")
     assert Path(request["script"]).read_text() == "print('trains')\n"
     assert (request["python"], request["path"]) == (sys.executable, [])
     assert json.loads((run.folder / "submitted-environ.json").read_text()) == {"COLOUR": "green"}
-    assert run.state()["state"] in ("starting", "waiting")
+    assert (run.state()["state"], run.batch_job()["id"]) == ("running", ID)
     assert run.folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in run.folder.iterdir()} == {0}
-    conduct_batch.place(run, files)  # the next job that continues it
-    other = json.loads(files.read_text())
-    other["asked.json"] = json.dumps(json.loads(other["asked.json"]) | {"key": "other"})
-    files.write_text(json.dumps(other))
+    files.write_text(sent_files)
+    assert conduct_batch.place(run, files) == run, "the next job that continues it"
+
+
+def test_a_run_of_the_same_name_is_left_alone(hub: ForgedHub, token: Path, script: Path, tmp_path: Path) -> None:
+    assert train(hub, "--token-file", "token", "--name", "long", "train.py") == 0
+    there = tmp_path / "cluster/long"
+    for number, expected in enumerate(("long", "long-2", "long-3")):
+        files, other = sent(hub, tmp_path), json.loads(json.dumps(hub.opened[-1]["files"]))
+        other["asked.json"] = json.dumps(json.loads(other["asked.json"]) | {"key": str(number)})
+        files.write_text(json.dumps(other))
+        placed = conduct_batch.place(Run(there), files)
+        assert (placed.id, placed.request()["key"], placed.state()["id"]) == (expected, str(number), expected)
+    asked = json.loads(other["asked.json"])
+    asked |= {"key": "other", "asked": asked["asked"] | {"requeue": True}}
+    files.write_text(json.dumps({**other, "asked.json": json.dumps(asked)}))
     with pytest.raises(SystemExit, match="There is another run long in this home"):
-        conduct_batch.place(run, files)
+        conduct_batch.place(Run(there), files)  # the job that continues it would conduct the other one
+
+
+def test_what_this_machine_may_not_read_is_replaced(
+    hub: ForgedHub, token: Path, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(hub, "--token-file", "token", "--name", "long", "train.py") == 0
+    read = Path.read_bytes
+
+    def refuses(path: Path) -> bytes:
+        if path == script:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuses)
+    monkeypatch.setattr(os, "access", lambda *_asked: False)
+    run = conduct_batch.place(Run(tmp_path / "cluster/long"), sent(hub, tmp_path))
+    assert run.request()["script"] == str(run.folder / "script.py")
+    assert run.request()["cwd"] == str(Path.home())
+
+
+def test_a_session_asks_its_own_hub_and_a_tunnel_of_another_machine_gets_no_token(
+    hub: ForgedHub, token: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(hub, "--token-file", "token", "--name", "long", "train.py") == 0
+    job = Run.load("long").batch_job()
+    assert user_jobs.hub_of_run(job).token == TOKEN
+    with pytest.raises(Refused, match=r"was the hub for elsewhere; here it may be anybody's program"):
+        user_jobs.hub_of_run({**job, "access": {**job["access"], "host": "elsewhere"}})
+    for name, value in (
+        ("CARME_SESSION", ID),
+        ("JUPYTERHUB_API_URL", "http://own/hub/api"),
+        ("JUPYTERHUB_USER", "alice"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "of-the-session")
+    found = user_jobs.hub_of_run(job)
+    assert (found.url, found.token) == ("http://own/hub/api/carme/users/alice/batch-jobs", "of-the-session")
+
+
+def test_a_redirect_does_not_get_the_token(token: Path) -> None:
+    asked: list[str] = []
+
+    class Redirects(ForgedHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.say(302, "", {"Location": "/elsewhere"})
+
+    with serving(ForgedServer(Redirects)) as server, pytest.raises(Refused, match="The hub answered 302"):
+        Access(server.address, str(token)).connect()
+    assert asked == ["/hub/api/user"]
 
 
 def test_in_a_shared_home_the_script_runs_where_it_is(hub: ForgedHub, token: Path, script: Path, home: Path) -> None:

@@ -12,7 +12,7 @@ from carme_hub.spawners.handlers.runs import RunList, RunRow
 from carme_hub.training.launch.new_run import create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.server.runs_page import RunsPage
-from carme_hub.training.server.upload import FIELDS, MAX_RUNS, RunsUpload
+from carme_hub.training.server.upload import FIELDS, MAX_RUNS, REST_AFTER_REFUSAL, RunsUpload
 from carme_hub.training.session import user_jobs
 from carme_hub.training.session.companions import NoHub, Refused
 
@@ -66,7 +66,7 @@ def test_runs_are_sent_once_and_again_when_they_change(hub: HubThatTakesLists, m
     assert len(hub.sent) == 3, "another session does not know what this one has sent"
 
 
-def test_a_hub_that_is_away_gets_them_later_and_an_older_one_is_asked_once(hub: HubThatTakesLists) -> None:
+def test_a_hub_that_is_away_gets_them_later_and_one_that_refuses_after_a_while(hub: HubThatTakesLists) -> None:
     create(RunOptions(1, name="first"), cell="pass")
     looking = upload()
     hub.error = NoHub("The hub does not answer.")
@@ -75,12 +75,46 @@ def test_a_hub_that_is_away_gets_them_later_and_an_older_one_is_asked_once(hub: 
     looking.look()
     assert len(hub.sent) == 1
     create(RunOptions(1, name="second"), cell="pass")
+    hub.error = Refused("Not Found", "404")  # it is starting, or older
+    looking.look()
+    hub.error = None
+    for _ in range(REST_AFTER_REFUSAL - 1):
+        looking.look()
+    assert len(hub.sent) == 1
+    looking.look()
+    assert len(hub.sent) == 2
+
+
+def test_a_run_with_a_long_story_is_cut_and_keeps_nobody_elses_away(hub: HubThatTakesLists) -> None:
+    run = create(RunOptions(1, name="first"), cell="pass")
+    [row] = RunsPage().rows()["runs"]
+    long = {
+        "reason": "x" * 10_000,
+        "note": "y\n" * 5000,
+        "label": "a\nb",
+        "tags": ["t" * 500] * 80,
+        "nodes": ["n"] * 2000,
+    }
+    rows = [{**row, **long, "id": f"r{number}"} for number in range(200)]
+    RunsUpload(lambda: rows).look()
+    [sent] = hub.sent
+    assert 0 < len(sent) < MAX_RUNS
+    assert (sent[0]["id"], len(sent[0]["reason"]), sent[0]["label"]) == ("r0", 500, "a b")
+    assert run.id == "first"
+
+
+def test_before_the_server_ends_it_looks_once_more(hub: HubThatTakesLists) -> None:
+    looking = upload()
+    run = create(RunOptions(1, name="first"), cell="pass")
     hub.error = Refused("Not Found", "404")
     looking.look()
     hub.error = None
-    create(RunOptions(1, name="third"), cell="pass")
-    looking.look()
-    assert len(hub.sent) == 1
+    run.cancel()
+    looking.last_look()
+    assert hub.sent[-1][0]["state"] == "interrupted"
+    hub.error = ValueError("anything")
+    create(RunOptions(1, name="second"), cell="pass")
+    looking.last_look()  # which keeps no server from ending
 
 
 def test_without_a_hub_nothing_is_looked_at(hub: HubThatTakesLists, monkeypatch: pytest.MonkeyPatch) -> None:
