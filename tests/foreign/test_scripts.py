@@ -87,11 +87,14 @@ def test_a_script_of_its_librarys_tutorial_runs_as_it_is(
     lab: Lab, script: str, arguments: str, says: str, ranks: int, nodes: int
 ) -> None:
     facts = {"ranks": ranks, "nodes": nodes, "each": ranks // nodes}
-    out = train(lab, ranks, nodes, f"foreign/{script}", *arguments.format(**facts).split())
+    name = f"{script.removesuffix('.py')}-{ranks}-{nodes}-{lab.hub.demo.ports['public']}"
+    out = train(lab, ranks, nodes, "--name", name, f"foreign/{script}", *arguments.format(**facts).split())
     assert says.format(**facts) in out, out
     if script in REPORTS:  # by its library, since it knows nothing of here.step
         step, total, scalar = REPORTS[script]
-        state = json.loads(lab.command("carme-hub", "runs", "--json")[1].splitlines()[0])
+        # By name: sessions of other sandboxes have the same home.
+        shown = lab.command("carme-hub", "runs", "show", name, "--json")[1]
+        state = json.loads(shown)["state"]
         assert {(each["step"], each["total"]) for each in state["ranks"]} == {(step // ranks, total // ranks)}
         assert scalar in lab.command("carme-hub", "runs", "show", state["id"])[1]
 

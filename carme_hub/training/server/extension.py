@@ -13,7 +13,6 @@ The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 
 from __future__ import annotations
 
-import atexit
 import json
 import time
 from collections import OrderedDict
@@ -48,7 +47,6 @@ def _load_jupyter_server_extension(server: Any) -> None:
     runs, page = Runs(), RunsPage()
     shared = {"runs": runs, "page": page}
     upload = RunsUpload(lambda: page.rows()["runs"])
-    atexit.register(upload.last_look)
     PeriodicCallback(
         lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
     ).start()

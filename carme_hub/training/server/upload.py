@@ -13,9 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Seconds between two looks, and the part by which they differ between sessions; seconds for the hub's answer, and
-#: for that to the last look.
-INTERVAL, JITTER, TIME_LIMIT, LAST_TIME_LIMIT = 60.0, 0.2, 10.0, 2.0
+#: Seconds between two looks, and the part by which they differ between sessions; seconds for the hub's answer.
+INTERVAL, JITTER, TIME_LIMIT = 60.0, 0.2, 10.0
 #: Looks that are left out after a refusal.
 REST_AFTER_REFUSAL = 10
 #: The most runs that are sent, and the fields of a row that the hub's page shows; arguments may be secrets.
@@ -39,12 +38,8 @@ class RunsUpload:
     def __init__(self, rows: Callable[[], list[dict[str, Any]]]) -> None:
         self._rows, self._sent, self._rest = rows, "", 0
 
-    def look(self, time_limit: float = TIME_LIMIT) -> None:
-        """Send the newest runs if they are others than those that were sent last.
-
-        Args:
-            time_limit: seconds for the hub's answer.
-        """
+    def look(self) -> None:
+        """Send the newest runs if they are others than those that were sent last."""
         from carme_hub.training.run.run_folder import root  # imported here: most sessions have no run
 
         self._rest = max(0, self._rest - 1)
@@ -63,16 +58,10 @@ class RunsUpload:
             return
         with contextlib.suppress(NoHub):  # again at the next look
             try:
-                runs_of(hub_of_user(time_limit=time_limit)).ask("PUT", "", {"runs": rows})
+                runs_of(hub_of_user(time_limit=TIME_LIMIT)).ask("PUT", "", {"runs": rows})
                 self._sent = digest
             except Refused:  # the hub is starting, or is older and has no such page
                 self._rest = REST_AFTER_REFUSAL
-
-    def last_look(self) -> None:
-        """Look before the server ends, for a moment only: its time to end is short."""
-        with contextlib.suppress(Exception):
-            self._rest = 0
-            self.look(LAST_TIME_LIMIT)
 
 
 def _shortened(row: Mapping[str, Any]) -> dict[str, Any]:

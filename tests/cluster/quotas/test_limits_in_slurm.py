@@ -123,7 +123,8 @@ async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(restored_as
     restored_associations.wait_for(
         lambda: [
             r for r in restored_associations.squeue() if r["id"] == str(beyond) and r["reason"] == "QOSGrpGRESMinutes"
-        ]
+        ],
+        within=90,  # Slurm looks at all waiting jobs once a minute
     )
     _, last = await run(restored_associations, last, policy=(), budgets={"physics": GPU_HOUR}, as_administrator=True)
     restored_associations.wait_job(beyond, "RUNNING")

@@ -103,20 +103,6 @@ def test_a_run_with_a_long_story_is_cut_and_keeps_nobody_elses_away(hub: HubThat
     assert run.id == "first"
 
 
-def test_before_the_server_ends_it_looks_once_more(hub: HubThatTakesLists) -> None:
-    looking = upload()
-    run = create(RunOptions(1, name="first"), cell="pass")
-    hub.error = Refused("Not Found", "404")
-    looking.look()
-    hub.error = None
-    run.cancel()
-    looking.last_look()
-    assert hub.sent[-1][0]["state"] == "interrupted"
-    hub.error = ValueError("anything")
-    create(RunOptions(1, name="second"), cell="pass")
-    looking.last_look()  # which keeps no server from ending
-
-
 def test_without_a_hub_nothing_is_looked_at(hub: HubThatTakesLists, monkeypatch: pytest.MonkeyPatch) -> None:
     create(RunOptions(1, name="first"), cell="pass")
     monkeypatch.delenv("JUPYTERHUB_API_URL")
