@@ -94,6 +94,7 @@ def test_a_session_is_opened_where_a_batch_job_runs(hub: Hub, window: BrowserCon
     page.get_by_role("button", name="Start", exact=True).click()
     wait_for(lambda: len([each for each in hub.jobs() if each["state"] == "RUNNING"]) == 2, 60, "the session to run")
     assert {each["nodes"] for each in hub.jobs()} == {job["nodes"]}
+    hub.wait_server("tina")  # JupyterHub answers 500 to a stop in the middle of a start
     hub.stop_server("tina")
     page.goto(f"{hub.demo.url}/hub/home")
     jobs.get_by_role("button", name="Cancel…").click()
