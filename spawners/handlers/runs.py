@@ -17,6 +17,7 @@ from jupyterhub.handlers.base import BaseHandler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tornado import web
 
+from carme_hub.domain.wording import duration
 from carme_hub.errors import StoreError
 from carme_hub.spawners.companions.descriptions import described
 from carme_hub.spawners.form.durations import clock
@@ -169,7 +170,7 @@ def _shown(row: Mapping[str, Any], state: str, label: str, reason: str, now: flo
         label=label,
         reason=reason,
         began=clock(row["began"], now) if row["began"] else "",
-        took=_span(row["took"]) if row["took"] else "",
+        took=duration(max(1, round(row["took"]))) if row["took"] else "",
         size=", ".join(size) if ranks else "",
         gpu_hours=f"{hours:.2f}" if gpus else "",
         speed=str(row["speed"]),
@@ -187,14 +188,6 @@ def _count(number: int, noun: str) -> str:
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
-
-
-def _span(seconds: float) -> str:
-    """Return a time span for people: 42 s, 5 min, 3 h 20 min."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def matching(runs: Sequence[ShownRun], words: str = "", state: str = "", *, starred: bool = False) -> list[ShownRun]:
