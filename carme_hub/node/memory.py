@@ -47,11 +47,8 @@ class Watch:
     """
 
     def __init__(self, job: str, limit: int, proc: str = "/proc", node: str = "") -> None:
-        self.limit, self.interval, self.killed = limit, FAR, False
-        self._name, self._proc, self._uid = b"SLURM_JOB_ID=" + job.encode(), proc, os.getuid()
-        self._node = b"SLURMD_NODENAME=" + node.encode()  # a sandbox has several nodes on one machine
-        self._known: Dict[str, bool] = {}
-        self._looks = 0
+        self.limit, self.interval, self.killed, self._proc = limit, FAR, False, proc
+        self._processes = JobProcesses(job, proc, node)
 
     def look(self, own: "Sequence[int]") -> "Optional[Tuple[int, str]]":
         """Return a process that has to be killed, and a message; None where there is none, or it is not one of ``own``.
@@ -59,7 +56,7 @@ class Watch:
         Args:
             own: the processes below the supervisor that asks.
         """
-        pids = {*self._of_job(), *own}  # a program may have removed its environment
+        pids = {*self._processes.pids(), *own}  # a program may have removed its environment
         resident = sum(resident_bytes(self._proc, pid) for pid in pids)
         self.interval = CLOSE if resident > MUCH * self.limit else FAR
         if resident <= self.limit:  # shared memory counts several times in it, so the exact sum is no larger
@@ -77,8 +74,18 @@ class Watch:
             f"killed: {name} ({pid}, {gib(size)} GiB). Ask for more memory next time."
         )
 
-    def _of_job(self) -> "List[int]":
-        """Return the processes of this job on this node. The environment of a process is read once."""
+
+class JobProcesses:
+    """The processes of a job on this node, which have its id in their environment."""
+
+    def __init__(self, job: str, proc: str = "/proc", node: str = "") -> None:
+        self._name, self._proc, self._uid = b"SLURM_JOB_ID=" + job.encode(), proc, os.getuid()
+        self._node = b"SLURMD_NODENAME=" + node.encode()  # a sandbox has several nodes on one machine
+        self._known: Dict[str, bool] = {}
+        self._looks = 0
+
+    def pids(self) -> "List[int]":
+        """Return them. The environment of a process is read once."""
         self._looks += 1
         names = [name for name in os.listdir(self._proc) if name.isdigit()]
         known = self._known if self._looks % FORGET_AFTER else {}

@@ -1,7 +1,8 @@
 /* A forged libnvidia-ml.so.1: it reads a text file (FORGED_NVML) at every call, so a test changes a GPU while it is read.
  *
  * A line is `NUMBER KEY VALUE`: of GPU NUMBER, from 0. Keys: uuid, name, utilisation, used, total (MiB), power, limit
- * (mW), temperature, throttles, ecc, parent (of a MIG device, the number of its GPU), and process (PID MIB, one a line).
+ * (mW), temperature, throttles, ecc, minor, parent (of a MIG device, the number of its GPU), process (PID MIB, one a
+ * line), rate (PID PERCENT, one a line: what a process used of a shared GPU), and xid (a critical error, told once).
  * What has no line is NVML_ERROR_NOT_SUPPORTED. `0 lost 1`: the GPU is lost, and answers nothing.
  * -DWITHOUT_ECC leaves a function out, as an older driver does.
  * Signatures: https://docs.nvidia.com/deploy/nvml-api/
@@ -78,6 +79,7 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *device, void **parent) {
     *parent = (void *)(long)(found + 1);
     return OK;
 }
+int nvmlDeviceGetMinorNumber(void *device, unsigned int *minor) { return number32(device, "minor", minor); }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int size) { return text(device, "uuid", uuid, size); }
 int nvmlDeviceGetName(void *device, char *name, unsigned int size) { return text(device, "name", name, size); }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned int *rates) {
@@ -118,4 +120,36 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, p
             if (sscanf(line, "%u %llu", &each->pid, &each->memory) == 2) each->memory <<= 20;
         }
     return *count > room ? TOO_SMALL : OK;
+}
+
+typedef struct { unsigned int pid; unsigned long long at; unsigned int sm, memory, encoder, decoder; } rate_t;
+int nvmlDeviceGetProcessUtilization(void *device, rate_t *rates, unsigned int *count, unsigned long long since) {
+    static unsigned long long now = 1;
+    char line[96];
+    unsigned int room = *count;
+    if (find((long)device - 1, "parent", 0, line, sizeof line)) return NOT_SUPPORTED;
+    for (*count = 0; find((long)device - 1, "rate", *count, line, sizeof line); ++*count)
+        if (*count < room && rates) {
+            rate_t *each = rates + *count;
+            if (sscanf(line, "%u %u", &each->pid, &each->sm) == 2) each->at = ++now;
+        }
+    if (!*count || now == since) return NOT_FOUND;
+    return *count > room ? TOO_SMALL : OK;
+}
+
+/* Events: one set for each device, which knows how many of its errors were told. */
+typedef struct { void *device; unsigned long long kind, data; unsigned int gpu_instance, compute_instance; } event_t;
+typedef struct { void *device; int told; } events_t;
+int nvmlEventSetCreate(void **set) { return (*set = calloc(1, sizeof(events_t))) ? OK : 999; }
+int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *set) {
+    ((events_t *)set)->device = device;
+    return kinds == 8 ? OK : NOT_SUPPORTED;
+}
+int nvmlEventSetWait_v2(void *set, event_t *event, unsigned int milliseconds) {
+    events_t *events = set;
+    char value[96];
+    if (!find((long)events->device - 1, "xid", events->told, value, sizeof value)) return 10; /* timeout */
+    events->told++;
+    event->device = events->device, event->kind = 8, event->data = strtoull(value, NULL, 10);
+    return OK;
 }

@@ -18,6 +18,8 @@ from carme_hub.node import memory, rank
 from carme_hub.spawners.job_script import MEMORY
 from carme_hub.training.run.output import split_task_end
 
+#: Jobs of this test process alone: another suite may run on this machine.
+JOB, OTHER = f"memory-{os.getpid()}", f"memory-other-{os.getpid()}"
 #: Takes so many MiB, says so, and waits.
 TAKES = "import sys, time; kept = b'x' * (int(sys.argv[1]) << 20); print('has it', flush=True); time.sleep(60)"
 
@@ -31,7 +33,7 @@ def taking() -> Iterator[list[subprocess.Popen[str]]]:
         each.communicate()
 
 
-def take(taking: list[subprocess.Popen[str]], mib: int, job: str = "77", node: str = "") -> int:
+def take(taking: list[subprocess.Popen[str]], mib: int, job: str = JOB, node: str = "") -> int:
     """Start a process of a job that takes so many MiB; return its pid."""
     environ = {"SLURM_JOB_ID": job, **({"SLURMD_NODENAME": node} if node else {})}
     words = [sys.executable, "-c", TAKES, str(mib)]
@@ -41,7 +43,7 @@ def take(taking: list[subprocess.Popen[str]], mib: int, job: str = "77", node: s
     return taking[-1].pid
 
 
-def watch(mib: int, job: str = "77") -> memory.Watch:
+def watch(mib: int, job: str = JOB) -> memory.Watch:
     found = memory.watch(mib, {"SLURM_JOB_ID": job}, cgroups="/nowhere")
     assert found is not None
     return found
@@ -50,14 +52,14 @@ def watch(mib: int, job: str = "77") -> memory.Watch:
 def test_the_largest_process_of_a_job_is_named_by_its_own_supervisor_alone(
     taking: list[subprocess.Popen[str]],
 ) -> None:
-    small, large, other = take(taking, 20), take(taking, 80), take(taking, 200, "78")
+    small, large, other = take(taking, 20), take(taking, 80), take(taking, 200, OTHER)
     found = watch(100).look([large])
     assert found is not None
     assert found[0] == large
     assert f"({large}, 0.0" in found[1]
     assert "of its 0.10 GiB of memory on this node, so its largest process was killed: python" in found[1]
     assert watch(100).look([small]) is None, "another supervisor has it"
-    assert watch(100, "78").look([other]) is not None
+    assert watch(100, OTHER).look([other]) is not None
     assert watch(1000).look([large, other]) is None, "it has room"
 
 
@@ -68,7 +70,7 @@ def test_memory_that_processes_share_counts_once(taking: list[subprocess.Popen[s
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        env={"SLURM_JOB_ID": "77"},
+        env={"SLURM_JOB_ID": JOB},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -78,7 +80,7 @@ def test_memory_that_processes_share_counts_once(taking: list[subprocess.Popen[s
     assert process.stdout.readline() == "has it\n"
     try:
         looking = watch(200)
-        resident = sum(memory.resident_bytes("/proc", pid) for pid in looking._of_job())
+        resident = sum(memory.resident_bytes("/proc", pid) for pid in looking._processes.pids())
         assert resident > 400 << 20
         assert looking.look([process.pid]) is None
         assert looking.interval == memory.FAR, "it has less than half of its memory"
@@ -89,9 +91,9 @@ def test_memory_that_processes_share_counts_once(taking: list[subprocess.Popen[s
 def test_nodes_of_one_machine_have_a_memory_each(taking: list[subprocess.Popen[str]]) -> None:
     pids = {node: take(taking, 80, node=node) for node in ("n1", "n2")}
     for node, pid in pids.items():
-        looking = memory.watch(120, {"SLURM_JOB_ID": "77", "SLURMD_NODENAME": node}, cgroups="/nowhere")
+        looking = memory.watch(120, {"SLURM_JOB_ID": JOB, "SLURMD_NODENAME": node}, cgroups="/nowhere")
         assert looking is not None
-        assert looking._of_job() == [pid]
+        assert looking._processes.pids() == [pid]
         assert looking.look([pid]) is None, "the other node's does not count"
 
 
@@ -148,7 +150,7 @@ def test_a_session_loses_its_largest_process_and_goes_on(tmp_path: Path) -> None
 def test_a_rank_that_takes_too_much_is_killed_and_said_to_have_run_out_of_memory(tmp_path: Path) -> None:
     node = NodeOfRanks(tmp_path)
     node.plan["memory_mib"] = 200
-    process = node.start(*python(TAKES), "300", SLURM_JOB_ID="77")
+    process = node.start(*python(TAKES), "300", SLURM_JOB_ID=JOB)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (137, "has it\n")
     said, _, report = err.partition(rank.END_MARK)
