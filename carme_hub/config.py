@@ -158,6 +158,25 @@ RESERVATION_SERVICE_ROLE: dict[str, Any] = {
     "services": [RESERVATIONS],
 }
 
+#: The name of the service that keeps what jobs use, and its address below ``/services/``.
+ACTIVITY = "activity"
+#: The scopes that the activity service checks, besides access to the service itself.
+ACTIVITY_SCOPES: dict[str, dict[str, Any]] = {
+    "custom:carme:activity:read": {"description": "See what one's own sessions use: GPUs, CPUs, memory"},
+    "custom:carme:activity:read:all": {
+        "description": "See what everybody's sessions use",
+        "subscopes": ["custom:carme:activity:read"],
+    },
+}
+ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "activity-reader",
+        "description": "Sees what everybody's sessions use",
+        "scopes": ["custom:carme:activity:read:all"],
+        "groups": [ROLE_GROUP + "admin", ROLE_GROUP + "operator"],
+    },
+)
+
 #: The variables of the hub's environment that a service receives.
 _PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
 
@@ -169,6 +188,7 @@ def configure(
     slurm: bool = True,
     quotas: bool = False,
     reservations: bool = False,
+    activity: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
     """Merge a safe site into ``c``.
@@ -181,6 +201,7 @@ def configure(
         quotas: keep a ledger of GPU time, check ``CarmeQuotas``' policy before a start, and run the quotas service.
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
             no ledger; where there is one, it pays for bookings.
+        activity: measure what jobs use, and run the service that keeps it.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
 
@@ -227,6 +248,8 @@ def configure(
 
     if reservations and not slurm:
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
+    if activity and not slurm:
+        raise ConfigError("configure: activity=True needs Slurm, whose jobs are measured; remove slurm=False")
     if (quotas or reservations) and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
@@ -234,11 +257,14 @@ def configure(
         _add_quotas(c, config_file)
     if reservations:
         _add_reservations(c, config_file)
+    if activity:
+        _add_activity(c, config_file)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
-    for ours in (*ROLES, *(QUOTA_ROLES if quotas else ()), *(RESERVATION_ROLES if reservations else ())):
+    of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (ACTIVITY_ROLES, activity))
+    for ours in (*ROLES, *(role for roles, has in of_services if has for role in roles)):
         role = theirs.get(ours["name"])
         if role is None:
             _append(c, "JupyterHub", "load_roles", [deepcopy(ours)])
@@ -263,8 +289,15 @@ def _add_reservations(c: Config, config_file: str) -> None:
     _let_users(c, "custom:carme:reservation:write", f"access:services!service={RESERVATIONS}")
 
 
+def _add_activity(c: Config, config_file: str) -> None:
+    """Have jobs measured, and let the hub run the service that keeps what they use."""
+    _fill(c, "CarmeActivity", {"enabled": True})
+    _add_service(c, config_file, ACTIVITY, c.CarmeActivity.get("port", 10104), ACTIVITY_SCOPES, None)
+    _let_users(c, "custom:carme:activity:read", f"access:services!service={ACTIVITY}")
+
+
 def _add_service(
-    c: Config, config_file: str, name: str, port: int, scopes: Mapping[str, dict[str, Any]], role: dict[str, Any]
+    c: Config, config_file: str, name: str, port: int, scopes: Mapping[str, dict[str, Any]], role: dict[str, Any] | None
 ) -> None:
     scheme = "https" if c.JupyterHub.get("internal_ssl") else "http"
     service = {
@@ -279,7 +312,8 @@ def _add_service(
         _append(c, "JupyterHub", "services", [service])
     known = {**scopes, **SLURM_SCOPES, **c.JupyterHub.get("custom_scopes", {})}
     c.JupyterHub.custom_scopes = {scope: dict(about) for scope, about in known.items()}
-    _append(c, "JupyterHub", "load_roles", [deepcopy(role)])
+    if role is not None:
+        _append(c, "JupyterHub", "load_roles", [deepcopy(role)])
 
 
 def _let_users(c: Config, *scopes: str) -> None:

@@ -7,10 +7,11 @@ are in the data document only (docs/explanation/architecture.md). The Slurm spaw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 
+from carme_hub.activity.settings import MINUTES_PATH
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import license_argument
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
@@ -32,6 +33,9 @@ STEPS = program("steps")
 SRUN = program("srun")
 #: Runs as a task of a step on its node; part of the data document.
 RANK = program("rank")
+
+#: Measures what a job uses and reports it, with the programs that it loads; part of the data document.
+REPORT = {f"carme-{name}": program(name) for name in ("report", "minutes", "usage", "nvml")}
 
 #: Variables of Slurm about the job that are passed into the container.
 PASS_ENV = (
@@ -111,6 +115,35 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Reporting:
+    """Where the reporters of jobs send what the jobs use (``CarmeActivity``).
+
+    Attributes:
+        url: of the activity service, as nodes reach it. token: returns that of a session, which is secret.
+        ca_file, nvml: paths on the nodes, "" for the node's own. interval: seconds.
+    """
+
+    url: str
+    token: Callable[[str], str]
+    ca_file: str = ""
+    interval: float = 10.0
+    nvml: str = ""
+
+    def part(self, session: str, request: Request, *, virtual: bool) -> dict[str, object]:
+        """Return the data document's part for the reporter."""
+        return {
+            "url": self.url + MINUTES_PATH.format(session=session),
+            "token": self.token(session),
+            "ca_file": self.ca_file,
+            "interval": self.interval,
+            "nvml": self.nvml,
+            "virtual": virtual,
+            "memory_limit": request.memory_mib,
+            "cpus": request.cpus,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """The site's settings for all containers.
 
@@ -122,6 +155,7 @@ class Site:
         grace: seconds between TERM and KILL.
         images: names of the site's images by backend that they have.
         keeps_memory: whether supervisors keep a job within its memory where the node does not confine it.
+        reporting: where jobs report what they use; None = they do not.
     """
 
     runtime: Runtime
@@ -136,6 +170,7 @@ class Site:
     virtual: bool = False
     images: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keeps_memory: bool = True
+    reporting: Reporting | None = None
 
     def supervised(self, plan: Plan, request: Request) -> dict[str, object]:
         """Return a plan as the supervisor takes it, with the grace time and the memory that it sees to, 0 = none."""
@@ -306,4 +341,7 @@ def _document(
         "bind_roots": list(site.bind_roots),
         "singleuser": singleuser,
     }
+    if site.reporting is not None:
+        document["activity"] = site.reporting.part(session, request, virtual=site.virtual)
+        files |= {name: {"mode": 0o600, "text": text} for name, text in REPORT.items()}
     return json.dumps(document, separators=(",", ":")).encode()

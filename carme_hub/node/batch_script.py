@@ -40,7 +40,7 @@ BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 #: A missing path below these means that the node lacks what the runtime needs; the image is not missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 RESERVED_NAMES = ("data.json", "job.log", "end.json")
-OWN_NAMES = (*RESERVED_NAMES, "singleuser.json")
+OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "usage-unsent.json")
 #: Folder of the packages that people install in a session.
 PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
@@ -247,15 +247,14 @@ def run_plan(folder: int, data: "Dict[str, Any]") -> int:
     """Run the plan and return the payload's status; a container that did not start means an unusable runtime."""
     if "carme-singleuser" in data["files"] and not os.access("carme-singleuser", os.X_OK):
         raise Failed(NO_EXECUTION, f"no program may be executed in {os.getcwd()}")
-    supervise = load("carme-supervise")
+    supervise, python = load("carme-supervise"), ("/usr/bin/python3", "-IS")
     socket_program = None
     if "carme-steps" in data["files"]:
         with open(__file__, encoding="utf-8") as own:
             write(folder, "carme-launch", own.read())  # ranks on other nodes run its checks
-        socket_program = supervise.SocketActivated(
-            ("/usr/bin/python3", "-IS", "carme-steps", os.getcwd()), "steps.sock"
-        )
-    supervisor = supervise.Supervisor(data["plan"], trim_log, socket_program=socket_program)
+        socket_program = supervise.SocketActivated((*python, "carme-steps", os.getcwd()), "steps.sock")
+    reporter = (*python, "carme-report", os.getcwd()) if "activity" in data else ()
+    supervisor = supervise.Supervisor(data["plan"], trim_log, socket_program=socket_program, reporter=reporter)
 
     def on_exit(status: int) -> int:
         if os.path.exists("singleuser.json"):
@@ -349,7 +348,8 @@ def tell_hub(data: "Dict[str, Any]", status: int) -> None:
 
 def close(folder: int, data: "Dict[str, Any]", status: int, message: str) -> None:
     """Remove the files that were written for the payload, secrets among them, and write the end mark."""
-    for name in ("data.json", "singleuser.json", "carme-launch", "steps.sock", *data.get("files", {})):
+    names = ("data.json", "singleuser.json", "carme-launch", "steps.sock", "usage.ring", "usage.json")
+    for name in (*names, *data.get("files", {})):
         remove(folder, name)
     import json  # imported here for the same reason
 

@@ -22,7 +22,7 @@ class Summary:
     """
 
     def __init__(self, at: int, interval: float) -> None:
-        self.at, self._interval, self.samples = at, interval, []  # type: int, float, List[Dict[str, Any]]
+        self.at, self._interval, self.samples = at, interval, []  # type: int, float, Any
 
     def add(self, sample: "Dict[str, Any]") -> None:
         """Add a sample."""

@@ -39,6 +39,8 @@ RESTS = (0, 1, 2, 4)
 #: Seconds of a job after which it sends what earlier sessions of its user have left.
 LEFTOVERS_AFTER = 120.0
 LARGEST_LEFTOVER = 1 << 20
+#: Variables of a job that has a part of a GPU (shards, MPS): what the driver says of the whole GPU is everybody's.
+SHARED_GPUS = ("SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 UNKNOWN_32, UNKNOWN_16, UNKNOWN_8 = (1 << 32) - 1, (1 << 16) - 1, (1 << 8) - 1
 #: Values of a sample in the order of the ring, each of 32 bits: the first is UTC epoch seconds.
 FIELDS = ("at", "cpu", "memory", "read", "written", "received", "sent", "tmp_free")
@@ -311,7 +313,7 @@ def main() -> int:
     host["node"] = environ.get("SLURMD_NODENAME", "")
     processes = memory.JobProcesses(job, node=host["node"])
     usage = load(folder, "carme-usage").Usage(memory, processes, job, environ.get("TMPDIR") or "/tmp")  # noqa: S108
-    shared = processes.pids if part.get("shared_gpus") else None
+    shared = processes.pids if any(name in environ for name in SHARED_GPUS) else None
     reporter = Reporter(part, usage, job_devices(folder, part, environ), minutes, host, folder, pids=shared)
     due = time.monotonic()
     while True:

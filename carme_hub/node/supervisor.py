@@ -202,9 +202,11 @@ class Supervisor:
         poll: "Callable[[], None]",
         poll_interval: float = POLL_INTERVAL,
         socket_program: "Optional[SocketActivated]" = None,
+        reporter: "Sequence[str]" = (),
     ) -> None:
         self.plan, self.mode, self.poll = plan, plan.get("supervise", "child"), poll
         self.poll_interval, self.socket_program = poll_interval, socket_program
+        self.reporter, self.reporter_pid = reporter, 0
         passed = {name: os.environ[name] for name in plan.get("pass_env", ()) if name in os.environ}
         self.environ = {**plan.get("environ", {}), **passed}
         self.pid = self.inner = self.pending_signal = 0
@@ -225,6 +227,7 @@ class Supervisor:
                 status = self.ended.get(self.inner if self.mode == "podman" else self.pid, self.ended[self.pid])
                 return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             self.poll()
+            self.start_reporter()
             self.look_at_memory()
             wait = self.poll_interval if not self.grace_ends else max(0.01, self.grace_ends - time.monotonic())
             wait = min(wait, max(0.01, self.next_look - time.monotonic()))
@@ -239,6 +242,15 @@ class Supervisor:
                 say("the grace time is over")
                 self.kill()
                 self.grace_ends += 1.0
+
+    def start_reporter(self) -> None:
+        """Start the program that reports what the job uses (``report.py``), once the server has had time to start."""
+        if self.reporter and not self.reporter_pid and time.monotonic() >= self.first_look:
+            try:
+                self.reporter_pid = spawn(self.reporter, dict(os.environ), self.prepare)
+            except OSError as error:
+                say(f"what the job uses is not reported: {error.strerror}")
+            self.reporter = ()
 
     def look_at_memory(self) -> None:
         """Kill the largest process below this one where the job has more memory than it may, and nobody else does it.
@@ -336,10 +348,13 @@ def run(supervisor: Supervisor, on_exit: "Callable[[int], int]" = int) -> int:
         return on_exit(supervisor.run())
     finally:
         end = time.monotonic() + STEPS_SECONDS
-        steps = supervisor.socket_program.pid if supervisor.socket_program else 0
-        while steps in descendants(os.getpid()) and time.monotonic() < end:  # it also ends ranks in other jobs
-            kill(steps, signal.SIGTERM)
-            time.sleep(0.05)
+        # The one also ends ranks in other jobs, the other sends the last minute.
+        beside = {supervisor.socket_program.pid if supervisor.socket_program else 0, supervisor.reporter_pid} - {0}
+        while beside and time.monotonic() < end:
+            beside &= set(descendants(os.getpid()))
+            for pid in beside:
+                kill(pid, signal.SIGTERM)
+            time.sleep(0.05 if beside else 0)
         cleanup = supervisor.plan.get("cleanup", ())
         if cleanup:
             import subprocess  # imported here, see spawn()

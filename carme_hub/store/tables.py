@@ -210,6 +210,41 @@ runs = Table(
     Column("value", JSON, nullable=False),
 )
 
+#: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept.
+activity_hour = Table(
+    "activity_hour",
+    metadata,
+    Column("session", String(36), primary_key=True),
+    Column("node", String(255), primary_key=True),
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("cluster", String(64), nullable=False),
+    Column("minutes", JSON(none_as_null=True)),
+    Column("total", JSON, nullable=False),
+    Index("ix_activity_hour_hour", "cluster", "hour"),
+)
+
+#: What a job used on a node in all; ``at`` is the end of its last minute, ``about`` what its reporter says of the node.
+activity_job = Table(
+    "activity_job",
+    metadata,
+    Column("session", String(36), primary_key=True),
+    Column("node", String(255), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("about", JSON, nullable=False),
+    Column("total", JSON, nullable=False),
+    Index("ix_activity_job_at", "cluster", "at"),
+)
+
+#: Secrets that the hub and its services share, made by whichever needs one first.
+secret = Table(
+    "secret",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("value", String(128), nullable=False),
+)
+
 #: Reservations of GPUs; those of one recurring booking have the same series.
 reservation = Table(
     "reservation",

@@ -21,6 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
 from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.activity.settings import CarmeActivity
+from carme_hub.activity.tokens import KEY, ReporterTokens
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError
@@ -39,6 +41,7 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.runs import RunStore
 from carme_hub.store.scaling import CurveStore
+from carme_hub.store.secrets import shared_secret
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 
@@ -68,6 +71,9 @@ class HubContext:
         self._reservations = CarmeReservations(config=config, log=logger)
         self._counted_by = self._reservations.counted_by()
         self._virtual = bool(config.SlurmContainerSpawner.get("virtual", False))
+        self.activity = CarmeActivity(config=config, log=logger)
+        #: Makes the tokens of jobs that report what they use; None where they do not.
+        self.reporter_tokens: ReporterTokens | None = None
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -84,6 +90,9 @@ class HubContext:
         await self.registry.load()
         self.curves = CurveStore(engine, self.settings.cluster)
         self.runs = RunStore(engine, self.settings.cluster)
+        if self.activity.enabled:
+            key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
+            self.reporter_tokens = ReporterTokens(key)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import jupyterhub
 import jupyterhub.apihandlers
 from jupyterhub import orm
 from jupyterhub.spawner import SpawnException
@@ -33,6 +32,7 @@ from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import install_handlers
 from carme_hub.spawners.hub.proxy_routes import add_route
+from carme_hub.spawners.hub.reporting import site_for
 from carme_hub.spawners.hub.shared import HubContext, shared
 from carme_hub.spawners.hub.start_queue import StartInPieces, start_queue
 from carme_hub.spawners.hub.startup import start_with_hub
@@ -227,7 +227,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             tls=self._tls,
         )
         try:
-            spec = render(session.id, owner, request, image, self.with_apps(server, owner), self.site(owner.home))
+            spec = render(session.id, owner, request, image, self.with_apps(server, owner), site_for(hub, self, owner))
         except ContainerError as error:
             await hub.registry.close(session.id, str(error))
             await hub.release_hold(session.id)

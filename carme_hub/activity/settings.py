@@ -1,0 +1,92 @@
+"""The settings of what jobs use, read by the hub, which starts reporters, and by the service, which stores."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from traitlets import Bool, Float, Integer, TraitError, Unicode, validate
+from traitlets.config import LoggingConfigurable
+
+#: The service's name and its address below ``/services/``; the path of a session's minutes below that.
+SERVICE, MINUTES_PATH = "activity", "api/v1/sessions/{session}/minutes"
+DAY = 86400
+
+
+class CarmeActivity(LoggingConfigurable):
+    """What jobs use: GPUs, CPUs, memory and disks, measured beside each job and kept by the activity service."""
+
+    enabled = Bool(
+        False,
+        help="""Measure what jobs use, and keep it. The default is off. ``configure(c, activity=True)`` sets it, and
+        adds the activity service.""",
+    ).tag(config=True)
+
+    port = Integer(
+        10104, min=1, max=65535, help="Port of the activity service on the hub's machine. Example: ``10204``."
+    ).tag(config=True)
+
+    url = Unicode(
+        "",
+        help="""Address of the activity service as compute nodes reach it. The default, empty, is that of the hub's
+        proxy: ``JupyterHub.public_url`` if it is set, otherwise scheme and port of ``JupyterHub.bind_url`` on the host
+        by which nodes reach the hub. Example: ``"https://hub.example.org/services/activity/"``.""",
+    ).tag(config=True)
+
+    ca_file = Unicode(
+        "",
+        help="""File on the compute nodes with the authority that has signed the certificate of ``url``. The default,
+        empty, is the node's own list of authorities. Example: ``"/etc/ssl/certs/site-ca.pem"``.""",
+    ).tag(config=True)
+
+    interval = Float(
+        10.0,
+        min=1.0,
+        max=60.0,
+        help="""Seconds between two samples of a job. The last 8,640 samples, a day's by default, are kept in the
+        session's folder, in 1 MiB at most. The service gets a summary of each minute. Example: ``5``.""",
+    ).tag(config=True)
+
+    keep_minutes = Float(
+        2.0, min=0.1, help="Days for which each minute is kept; the default is 2. Example: ``7``."
+    ).tag(config=True)
+
+    keep_hours = Float(
+        90.0,
+        min=1.0,
+        help="""Days for which the sum of each hour is kept; the default is 90. The sum of each job is kept for good.
+        Example: ``365``.""",
+    ).tag(config=True)
+
+    nvml_library = Unicode(
+        "",
+        help="""Path of NVIDIA's management library on compute nodes. The default, empty, is ``libnvidia-ml.so.1`` as
+        the node's loader finds it. Example: ``"/usr/local/nvidia/lib64/libnvidia-ml.so.1"``.""",
+    ).tag(config=True)
+
+    @validate("url")
+    def _check_url(self, proposal: dict[str, str]) -> str:
+        value = proposal["value"]
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
+            raise TraitError(
+                f"CarmeActivity.url is {value!r}; give the service's whole address, such as "
+                "https://hub.example.org/services/activity/"
+            )
+        return value if not value or value.endswith("/") else value + "/"
+
+
+def service_url(settings: CarmeActivity, public_url: str, bind_url: str, api_url: str) -> str:
+    """Return the address of the service as compute nodes reach it; ends with a slash.
+
+    Args:
+        public_url, bind_url: JupyterHub's settings; public_url may be "". api_url: of the hub's API, as nodes reach it.
+    """
+    if settings.url:
+        return settings.url
+    base = urlsplit(public_url or bind_url)
+    path = f"{base.path.rstrip('/')}/services/{SERVICE}/"
+    if public_url:
+        return f"{base.scheme}://{base.netloc}{path}"
+    host = urlsplit(api_url).hostname or "127.0.0.1"
+    port = base.port or (443 if base.scheme == "https" else 80)
+    return f"{base.scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"

@@ -1,0 +1,1 @@
+"""The activity service: what jobs use of what they have."""

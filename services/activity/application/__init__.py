@@ -1,0 +1,1 @@
+"""What the activity service does besides answering: retention, and knowing the sessions."""

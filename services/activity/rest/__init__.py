@@ -1,0 +1,1 @@
+"""REST of what jobs use, and where reporters send their minutes."""

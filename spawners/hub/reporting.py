@@ -1,0 +1,25 @@
+"""Where the jobs of this hub report what they use: the address of the activity service as compute nodes reach it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jupyterhub.app import JupyterHub
+
+from carme_hub.activity.settings import service_url
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.spawners.job_script import Owner, Reporting, Site
+
+
+def site_for(hub: HubContext, spawner: Any, owner: Owner) -> Site:
+    """Return the settings for the containers of a user, and where the user's jobs report."""
+    site: Site = spawner.site(owner.home)
+    tokens, settings = hub.reporter_tokens, hub.activity
+    if tokens is None:
+        return site
+    app = JupyterHub.instance()
+    url = service_url(settings, str(app.public_url), str(app.bind_url), str(spawner.hub.api_url))
+    return replace(
+        site, reporting=Reporting(url, tokens.token, settings.ca_file, settings.interval, settings.nvml_library)
+    )
