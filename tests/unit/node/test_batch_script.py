@@ -25,11 +25,13 @@ from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 LAUNCH = Path(__file__).parents[3] / "carme_hub/node/batch_script.py"
 SUPERVISE = LAUNCH.with_name("supervisor.py")
 SINGLEUSER = LAUNCH.with_name("singleuser.py")
+#: Programs that others load, and that nobody starts.
+LOADED = ("memory", "minutes", "nvml", "usage")
 PROGRAMS = (
     LAUNCH,
     SUPERVISE,
     SINGLEUSER,
-    *(LAUNCH.with_name(f"{name}.py") for name in ("steps", "srun", "rank", "memory")),
+    *(LAUNCH.with_name(f"{name}.py") for name in ("steps", "srun", "rank", "report", *LOADED)),
 )
 
 
@@ -82,7 +84,7 @@ def test_constant_programs_are_python_3_6_and_need_the_standard_library_only(pro
     imported |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
     assert "__future__" not in imported
-    assert os.access(program, os.X_OK) or program.stem in ("supervisor", "memory")  # which are loaded only
+    assert os.access(program, os.X_OK) or program.stem in ("supervisor", *LOADED)
 
 
 def test_exit_status_and_end_mark_are_the_payloads(node: Node) -> None:

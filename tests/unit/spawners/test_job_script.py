@@ -14,7 +14,8 @@ from carme_hub.containers.registry import RUNTIMES, runtime
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
-from carme_hub.spawners.job_script import Owner, Server, Site, container_of, render
+from carme_hub.spawners.companions.script import render_batch_job, render_companion
+from carme_hub.spawners.job_script import Owner, Reporting, Server, Site, container_of, render
 
 IMAGE = Image("default", "/srv/images/default", "dir")
 ALICE = Owner("alice", 1001, 1001, "/home/alice")
@@ -74,6 +75,35 @@ def test_a_session_outside_of_bookings_names_the_licences_of_its_gpus(
         assert render("0f9a", ALICE, other, IMAGE, SERVER, site).extra == extra
 
 
+REPORTING = Reporting("https://hub/services/activity/", lambda session: f"TOKEN-{session}", "/ca.pem", 5.0, "/nvml.so")
+
+
+@pytest.mark.parametrize("kind", ["session", "companion", "batch job"])
+def test_a_job_reports_what_it_uses_where_the_site_measures_it(kind: str) -> None:
+    def document(site: Site) -> dict[str, Any]:
+        request = Request("gpu", "default", gpus=Gpus("a100", 2), cpus=4, memory_mib=8192)
+        if kind == "companion":
+            spec = render_companion("0f9a", "parent", ALICE, request, IMAGE, site)
+        elif kind == "batch job":
+            spec = render_batch_job("0f9a", ALICE, replace(request, batch="run"), IMAGE, site, {})
+        else:
+            spec = render("0f9a", ALICE, request, IMAGE, SERVER, site)
+        assert "TOKEN-0f9a" not in json.dumps(spec.environment)
+        return dict(json.loads(spec.data))
+
+    site = Site(runtime("bubblewrap"), virtual=True)
+    assert "activity" not in document(site)
+    found = document(replace(site, reporting=REPORTING))
+    assert found["activity"] == {
+        "url": "https://hub/services/activity/api/v1/sessions/0f9a/minutes",
+        "token": "TOKEN-0f9a",
+        **{"ca_file": "/ca.pem", "interval": 5.0, "nvml": "/nvml.so", "virtual": True},
+        **{"memory_limit": 8192, "cpus": 4},
+    }
+    assert {"carme-report", "carme-minutes", "carme-usage", "carme-nvml", "carme-memory"} <= set(found["files"])
+    assert "TOKEN-0f9a" not in json.dumps([found["plan"], found["rank"], found["files"]])
+
+
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +150,7 @@ def test_the_document_of_a_large_site_fits_into_one_variable_of_the_jobs_environ
     binds = tuple(Bind(f"/a/long/path/of/the/site/{number}", f"/data/{number}", "rw") for number in range(30))
     environ = {f"SITE_VARIABLE_{number}": "value" * 10 for number in range(30)}
     server = replace(SERVER, tls=dict.fromkeys(("keyfile", "certfile", "cafile"), "x" * 4000))
-    site = Site(runtime(name), binds=binds, bind_roots=("/a",), environ=environ)
+    site = Site(runtime(name), binds=binds, bind_roots=("/a",), environ=environ, reporting=REPORTING)
     spec = render("0f9a" * 8, ALICE, Request("gpu", "default", gpus=Gpus("a100", 2)), IMAGE, server, site)
     assert len(base64.b64encode(zlib.compress(spec.data))) < 60 * 1024  # execve(2), MAX_ARG_STRLEN is 128 KiB
 
