@@ -26,6 +26,7 @@ from carme_hub.sandbox.layout import default_state
 from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.sandbox.slurm.cluster import Cluster
 from carme_hub.sandbox.slurm.ports import DEFAULT_PORTS, hub_ports
+from carme_hub.sandbox.slurm.virtual_driver import LIBRARY
 from carme_hub.spawners.hub.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 Progress = Callable[[str], None]
@@ -114,6 +115,7 @@ class Demo:
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
             "images": [asdict(read_image(image)) for image in self.images],
+            "nvml_library": str(self.cluster.layout.dev / LIBRARY),
         }
         _write_private(self.folder / "facts.json", json.dumps(facts, indent=1), self.user)
         if not self.policy_file.exists():

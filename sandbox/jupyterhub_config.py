@@ -18,9 +18,16 @@ facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf
 # A safe site in one line; everything below differs from site to site. The services read this file, too.
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
-carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True)
+c.CarmeActivity.port = facts["ports"]["activity"]
+carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True, activity=True)
 for service in c.JupyterHub.services:
-    names = ("CARME_SANDBOX_HUB", "CARME_SANDBOX_KEEP", "CARME_SANDBOX_LOOK", "CARME_SANDBOX_NO_SHOW")
+    names = (
+        "CARME_SANDBOX_HUB",
+        "CARME_SANDBOX_KEEP",
+        "CARME_SANDBOX_LOOK",
+        "CARME_SANDBOX_NO_SHOW",
+        "CARME_SANDBOX_SAMPLES",
+    )
     service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
 
 # -- a sandbox upgrades with its code; a real site stops the hub and runs the upgrades by hand ------------------------
@@ -54,6 +61,10 @@ c.CarmeReservations.no_show = int(os.environ.get("CARME_SANDBOX_NO_SHOW", "120")
 c.CarmeReservations.interval = float(os.environ.get("CARME_SANDBOX_LOOK", "30"))
 c.CarmeReservations.keep = os.environ.get("CARME_SANDBOX_KEEP", "auto")
 c.CarmeReservations.licenses = {"a100": "gpu_a100", "h100": "gpu_h100"}  # where CARME_SANDBOX_KEEP is licenses
+
+# -- what jobs use: the virtual GPUs have a driver whose numbers are forged (carme-hub sandbox gpu) -------------------
+c.CarmeActivity.nvml_library = facts["nvml_library"]
+c.CarmeActivity.interval = float(os.environ.get("CARME_SANDBOX_SAMPLES", "10"))
 
 # -- who may log in -------------------------------------------------------------------------------------------------
 c.CarmeAuthenticator.authenticator_class = facts["login"]

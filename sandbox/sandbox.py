@@ -19,7 +19,7 @@ from carme_hub.errors import SandboxError
 from carme_hub.sandbox import people, privilege
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.processes import Processes
-from carme_hub.sandbox.slurm import hostname
+from carme_hub.sandbox.slurm import hostname, virtual_driver
 from carme_hub.sandbox.slurm.associations import write_associations
 from carme_hub.sandbox.slurm.cluster import Cluster, as_document, passwords_in
 from carme_hub.sandbox.slurm.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
@@ -204,6 +204,7 @@ class Sandbox:
         writer.folders(node.name for node in nodes)
         writer.passwords(passwords)
         kinds = {make_devices(layout.dev, node) for node in nodes}
+        virtual_driver.install(layout.dev, nodes)
         ports = self._ports(len(nodes))
         me = pwd.getpwuid(os.geteuid()).pw_name
         settings = Settings(layout, ports, nodes, who.slurm or me, "root" if not rootless else me, writer.secret())

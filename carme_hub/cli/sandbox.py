@@ -12,6 +12,7 @@ from traitlets.config import Application
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox
+from carme_hub.sandbox.slurm.virtual_driver import CHANGES, change
 
 CRASHED = 3
 
@@ -114,6 +115,29 @@ class StatusApp(_SandboxCommand):
         return CRASHED if status.crashed else 0
 
 
+class GpuApp(_SandboxCommand):
+    """Have a virtual GPU say that it is used: what is asked of its driver is forged, and always labelled virtual."""
+
+    name = "carme-hub-sandbox-gpu"
+    description = __doc__
+    examples = "carme-hub sandbox gpu node1 0 --utilisation 80 --memory 12000"
+
+    utilisation = Integer(None, allow_none=True, min=0, max=100, help="Percent.").tag(config=True)
+    memory = Integer(None, allow_none=True, min=0, help="MiB of its memory that are used.").tag(config=True)
+    temperature = Integer(None, allow_none=True, min=0, max=150, help="°C.").tag(config=True)
+    power = Integer(None, allow_none=True, min=0, max=2000, help="W.").tag(config=True)
+    aliases = {**_SandboxCommand.aliases, **{name: f"GpuApp.{name}" for name in CHANGES}}
+
+    def work(self) -> int:
+        if len(self.extra_args) != 2 or not self.extra_args[1].isdigit():
+            raise SandboxError("Name a node and the number of its GPU: carme-hub sandbox gpu node1 0 --utilisation 80")
+        node, number = self.extra_args
+        asked = {name: getattr(self, name) for name in CHANGES if getattr(self, name) is not None}
+        said = change(Sandbox(self.folder()).layout.dev, node, int(number), asked)
+        print("\n".join(f"{name:<12} {value}" for name, value in said.items()))
+        return 0
+
+
 class ResetApp(_SandboxCommand):
     """Stop the sandbox and remove all of it: state folder, users, sudoers file."""
 
@@ -160,6 +184,7 @@ class SandboxApp(Application):
         "up": (UpApp, "Start it; repeat to repair"),
         "down": (DownApp, "End everything that it started"),
         "status": (StatusApp, "Show what runs and what has crashed"),
+        "gpu": (GpuApp, "Have a virtual GPU say that it is used"),
         "reset": (ResetApp, "Stop it and remove all of it"),
         "build-slurm": (BuildSlurmApp, "Build another Slurm release"),
         "demo": (DemoApp, "Run the whole of Carme Hub on the sandbox"),

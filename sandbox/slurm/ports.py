@@ -17,7 +17,14 @@ from carme_hub.sandbox.slurm.hardware import VirtualNode
 _FIRST, _BLOCKS, _SIZE = 12000, 180, 100
 #: The step from a block that is taken to the next one to try: not an adjacent block, which another search may try.
 _STRIDE = 11
-DEFAULT_PORTS = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102, "reservations": 10103}
+DEFAULT_PORTS = {
+    "public": 8000,
+    "hub": 8081,
+    "proxy_api": 8001,
+    "quotas": 10102,
+    "reservations": 10103,
+    "activity": 10104,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class Ports:
 
     @classmethod
     def block(cls, first: int) -> Ports:
-        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 8``, the nodes' follow at 10."""
+        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 9``, the nodes' follow at 10."""
         return cls(first, first + 1, first + 2, first + 10)
 
     @property

@@ -1,4 +1,4 @@
-"""Builds the forged ``libnvidia-ml.so.1`` (forged_nvml.c), and runs code with it in a new process."""
+"""Builds the forged ``libnvidia-ml.so.1`` of virtual GPUs, and runs code with it in a new process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).with_suffix(".c")
+from carme_hub.sandbox.slurm.virtual_driver import LIBRARY, build
 
 
 class ForgedNVML:
@@ -19,10 +19,7 @@ class ForgedNVML:
 
     def __init__(self, folder: Path, *without: str) -> None:
         self._folder, self._file = folder, folder / "gpus"
-        options = [f"-DWITHOUT_{each}" for each in without]
-        library = folder / "libnvidia-ml.so.1"
-        argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", *options]
-        subprocess.run([*argv, f"-Wl,-soname,{library.name}", "-o", str(library), str(SOURCE)], check=True)
+        build(folder / LIBRARY, *without)
         self.set("")
 
     def set(self, text: str) -> None:

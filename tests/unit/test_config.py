@@ -209,6 +209,29 @@ def test_reservations_need_slurm(c: Config) -> None:
         configure(c, slurm=False, reservations=True)
 
 
+def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
+    configure(c, activity=True)
+    hub = JupyterHub(config=c)
+    (service,) = hub.services
+    assert (service["name"], service["url"]) == ("activity", "https://127.0.0.1:10104")
+    assert service["command"][1:3] == ["-m", "carme_hub.services.activity"]
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES} == set(hub.custom_scopes)
+    assert {"custom:carme:activity:read", "access:services!service=activity"} <= hub.extra_user_scopes
+    assert "custom:carme:activity:read:all" not in hub.extra_user_scopes
+    assert c.CarmeActivity.enabled is True
+    roles = {role["name"]: role for role in hub.load_roles}
+    assert roles["activity-reader"]["groups"] == ["role:admin", "role:operator"]
+    assert not [role for role in hub.load_roles if "activity" in role.get("services", ())], (
+        "it asks the hub for nothing"
+    )
+    assert "server_token_scopes" not in c.Spawner, "a server's token is as JupyterHub makes it"
+
+
+def test_activity_needs_slurm(c: Config) -> None:
+    with pytest.raises(ConfigError, match="activity=True needs Slurm"):
+        configure(c, slurm=False, activity=True)
+
+
 # -- what a session's own token may -----------------------------------------------------------------------------------
 
 #: Nothing that gives, asks or reads others: its own activity and server, and what its own sessions have left.

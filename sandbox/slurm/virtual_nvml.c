@@ -1,4 +1,5 @@
-/* A forged libnvidia-ml.so.1: it reads a text file (FORGED_NVML) at every call, so a test changes a GPU while it is read.
+/* The driver of virtual GPUs: a forged libnvidia-ml.so.1 that reads a text file at every call, so a GPU can be changed
+ * while it is read. The file is FORGED_NVML, or that of the virtual node beside this library, SLURMD_NODENAME.gpus.
  *
  * A line is `NUMBER KEY VALUE`: of GPU NUMBER, from 0. Keys: uuid, name, utilisation, used, total (MiB), power, limit
  * (mW), temperature, throttles, ecc, minor, parent (of a MIG device, the number of its GPU), process (PID MIB, one a
@@ -7,6 +8,8 @@
  * -DWITHOUT_ECC leaves a function out, as an older driver does.
  * Signatures: https://docs.nvidia.com/deploy/nvml-api/
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +19,25 @@ typedef struct { unsigned int pid; unsigned long long memory; unsigned int gpu_i
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } memory_v2_t;
 
+/* Returns the path of the file, or NULL. */
+static const char *file_of_gpus(void) {
+    static char path[4096];
+    const char *named = getenv("FORGED_NVML"), *node = getenv("SLURMD_NODENAME");
+    Dl_info own;
+    if (named) return named;
+    if (!node || !dladdr((void *)file_of_gpus, &own) || !strrchr(own.dli_fname, '/')) return NULL;
+    snprintf(path, sizeof path, "%.*s/%s.gpus", (int)(strrchr(own.dli_fname, '/') - own.dli_fname), own.dli_fname, node);
+    return path;
+}
+
+static FILE *open_gpus(void) {
+    const char *path = file_of_gpus();
+    return path ? fopen(path, "r") : NULL;
+}
+
 /* Copies the value of the nth line of a GPU with that key; returns whether there is one. */
 static int find(long gpu, const char *key, int nth, char *value, size_t size) {
-    FILE *file = fopen(getenv("FORGED_NVML"), "r");
+    FILE *file = open_gpus();
     char line[256], found[32], rest[192];
     long number;
     while (file && fgets(line, sizeof line, file))
@@ -51,7 +70,12 @@ static int number32(void *device, const char *key, unsigned int *value) {
     return error;
 }
 
-int nvmlInitWithFlags(unsigned int flags) { return getenv("FORGED_NVML") ? OK : 9; /* driver not loaded */ }
+int nvmlInitWithFlags(unsigned int flags) {
+    FILE *file = open_gpus();
+    if (!file) return 9; /* driver not loaded */
+    fclose(file);
+    return OK;
+}
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int error) { return error == LOST ? "GPU is lost" : error == 9 ? "Driver Not Loaded" : "Forged"; }
 
