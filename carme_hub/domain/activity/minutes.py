@@ -90,11 +90,16 @@ class GpuTotal:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of some minutes of a job on one node; ``cpu`` is percent times seconds, ``cpu_known`` seconds."""
+    """The sum of some minutes of a job on one node.
+
+    Attributes:
+        cpu: percent times seconds; cpu_known: seconds in which that was known; cpu_most: percent in the busiest minute.
+    """
 
     seconds: int = 0
     cpu: int = 0
     cpu_known: int = 0
+    cpu_most: int | None = None
     memory: int | None = None
     read: int | None = None
     written: int | None = None
@@ -120,6 +125,7 @@ def _of(minute: Minute) -> Total:
         seconds=seconds,
         cpu=round((minute.cpu or 0) * seconds),
         cpu_known=seconds if known else 0,
+        cpu_most=None if minute.cpu is None else round(minute.cpu),
         memory=minute.memory,
         read=minute.read,
         written=minute.written,
@@ -149,6 +155,7 @@ def add(one: Total, other: Total) -> Total:
         seconds=one.seconds + other.seconds,
         cpu=one.cpu + other.cpu,
         cpu_known=one.cpu_known + other.cpu_known,
+        cpu_most=_most(one.cpu_most, other.cpu_most),
         memory=_most(one.memory, other.memory),
         read=_plus(one.read, other.read),
         written=_plus(one.written, other.written),
