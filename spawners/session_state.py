@@ -62,7 +62,7 @@ class SessionStatus:
                 MAINTENANCE_STOP
             ):  # its end is being looked up; that it ends is certain
                 why = leaving.cancel_reason
-                return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(hub, leaving)}"
+                return f"Your last session was {why[:1].lower()}{why[1:]}{refund_sentence(hub, leaving)}"
             if leaving.server_ended and not leaving.cancel_wanted:
                 if leaving.server_exit in LAUNCH_CODES:  # says all that Slurm will say of it
                     mark = EndMark(leaving.server_exit, leaving.job_id)
@@ -72,7 +72,7 @@ class SessionStatus:
         if session is None or session.end_reason == STOPPED:
             return ""
         when = datetime.fromtimestamp(session.ended).astimezone()
-        refund = _refund(hub, session) if session.end_reason.startswith(MAINTENANCE_STOP) else ""
+        refund = refund_sentence(hub, session) if session.end_reason.startswith(MAINTENANCE_STOP) else ""
         return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}{refund}"
 
     @property
@@ -159,7 +159,7 @@ def as_shown(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
     return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted), waiting=waiting, beside=beside)
 
 
-def _refund(hub: HubContext, session: Session) -> str:
+def refund_sentence(hub: HubContext, session: Session) -> str:
     """Return a sentence about the refund for a session that was stopped for maintenance, "" without one."""
     refunded = hub.admission is not None and "maintenance" in hub.admission.policy().refunded
     return " The GPU time that it used is refunded." if refunded and session.request.gpus else ""

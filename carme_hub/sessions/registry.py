@@ -116,6 +116,10 @@ class SessionRegistry:
         """Return a session, open or ended."""
         return self._open.get(id) or await in_store_thread(self._store.get, id)
 
+    async def ended_of(self, user: str, since: float, limit: int) -> list[Session]:
+        """Return the sessions of a user that ended after a time, the newest first, without companions."""
+        return await in_store_thread(self._store.ended_of, user, self.cluster, since, limit)
+
     async def last_of(self, user: str, server_name: str) -> Session | None:
         """Return the newest session of a server, open or ended."""
         return await in_store_thread(self._store.last_of, user, server_name)

@@ -58,6 +58,12 @@ class SessionStore:
         where = (table.c.cluster == cluster, table.c.parent == "", *ended)
         return self._read(select(table).where(*where).order_by(table.c.ended))
 
+    def ended_of(self, user: str, cluster: str, since: float, limit: int) -> list[Session]:
+        """Return the sessions of a user that ended after a time, the newest first, without companions."""
+        ended = (table.c.state == SessionState.ENDED.value, table.c.ended >= since)
+        where = (table.c.user == user, table.c.cluster == cluster, table.c.parent == "", *ended)
+        return self._read(select(table).where(*where).order_by(table.c.ended.desc()).limit(limit))
+
     def last_of(self, user: str, server_name: str) -> Session | None:
         """Return the newest session of a server; companions have no server."""
         where = (table.c.user == user, table.c.server_name == server_name, table.c.parent == "")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from jupyterhub.handlers.pages import HomeHandler
@@ -20,6 +21,7 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
+from carme_hub.spawners.handlers.session_news import page_values, session_news
 from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
 from carme_hub.spawners.maintenance.alternatives import alternatives_for
@@ -104,6 +106,7 @@ class CarmeHomeHandler(HomeHandler):
     _gpu_time: dict[str, Any] | None = None
     _calendar: dict[str, Any] | None = None
     _alternatives: Sequence[Alternatives] = ()
+    _sessions: Mapping[str, Any] = MappingProxyType({})
     #: Why an action of this page was refused.
     _refused = ""
 
@@ -115,7 +118,10 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, found = await asyncio.gather(notices_for(self), lookup.for_user(self.current_user))
+        self._gpu_time, found, news = await asyncio.gather(
+            notices_for(self), lookup.for_user(self.current_user), session_news(self)
+        )
+        self._sessions = page_values(started_hub(), self.current_user, news, time.time())
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
         self._alternatives = found.alternatives
         await super().get()
@@ -126,6 +132,7 @@ class CarmeHomeHandler(HomeHandler):
         ours: dict[str, Any] = {"gpu_time": self._gpu_time, "calendar": self._calendar}
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
+        ours |= self._sessions
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
 
     def _batch_jobs(self) -> list[Companion]:

@@ -47,6 +47,7 @@ from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHa
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
+from carme_hub.spawners.handlers.sessions import HANDLERS as SESSIONS
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
 from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_first, failing_start, queue_starts
@@ -294,6 +295,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *COMPANIONS,
     *BATCH_JOBS,
     *RUNS,
+    *SESSIONS,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

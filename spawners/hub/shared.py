@@ -37,6 +37,7 @@ from carme_hub.spawners.form.slots import Slots
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.reservation_access import request_access
+from carme_hub.store.activity import ActivityStore
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.runs import RunStore
@@ -74,6 +75,8 @@ class HubContext:
         self.activity = CarmeActivity(config=config, log=logger)
         #: Makes the tokens of jobs that report what they use; None where they do not.
         self.reporter_tokens: ReporterTokens | None = None
+        #: What jobs use, as the activity service has stored it; None where they are not measured.
+        self.activity_store: ActivityStore | None = None
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -93,6 +96,7 @@ class HubContext:
         if self.activity.enabled:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
             self.reporter_tokens = ReporterTokens(key)
+            self.activity_store = ActivityStore(engine, self.settings.cluster)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

@@ -1,58 +1,106 @@
-// Extends a running server: sends the request to the hub, and shows the result below the time.
-for (const line of document.querySelectorAll(".carme-time")) {
-  const time = line.querySelector("time");
+// The home page: more time for a session, dialogs that confirm, and the stream that keeps the sessions up to date.
+// Listeners are on the document, since the stream replaces cards.
+
+async function extend(line, button) {
+  const minutes = Number(button.dataset.minutes);
   const answered = line.querySelector('[role="status"]');
   const buttons = [...line.querySelectorAll("button")];
-  line.addEventListener("click", async (event) => {
-    const button = event.target.closest("button");
-    const minutes = Number(button?.dataset.minutes);
-    if (!minutes) return;
-    for (const each of buttons) each.disabled = true;
-    answered.textContent = "";
-    let done = false;
-    try {
-      const response = await fetch(line.dataset.url, {
-        method: "POST",
-        headers: { "Content-Type": "application/json", "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
-        credentials: "same-origin",
-        body: JSON.stringify({ minutes }),
-      });
-      const answer = await response.json().catch(() => ({}));
-      done = response.ok;
-      if (done) {
-        time.dateTime = new Date(answer.ends * 1000).toISOString();
-        time.textContent = answer.said; // in the hub's zone, as it was before
-        const result = `It has ${button.textContent.replace("+", "").trim()} more.`;
-        answered.textContent = [result, ...(answer.warnings ?? [])].join(" ");
-      } else {
-        answered.textContent = answer.message ?? "The hub does not answer. Probably nothing was changed.";
-      }
-    } catch {
-      answered.textContent = "The hub does not answer. It is unknown whether there is more time.";
-    } finally {
-      line.classList.toggle("alert-warning", !done);
-      line.classList.toggle("alert-secondary", done);
-      for (const each of buttons) each.disabled = false;
-      button.focus();
+  for (const each of buttons) each.disabled = true;
+  line.dataset.busy = "yes"; // the stream leaves this card alone meanwhile
+  answered.textContent = "";
+  let done = false;
+  try {
+    const response = await fetch(line.dataset.url, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
+      credentials: "same-origin",
+      body: JSON.stringify({ minutes }),
+    });
+    const answer = await response.json().catch(() => ({}));
+    done = response.ok;
+    if (done) {
+      const time = line.querySelector("time");
+      time.dateTime = new Date(answer.ends * 1000).toISOString();
+      time.textContent = answer.said; // in the hub's zone, as it was before
+      const result = `It has ${button.textContent.replace("+", "").trim()} more.`;
+      answered.textContent = [result, ...(answer.warnings ?? [])].join(" ");
+    } else {
+      answered.textContent = answer.message ?? "The hub does not answer. Probably nothing was changed.";
     }
+  } catch {
+    answered.textContent = "The hub does not answer. It is unknown whether there is more time.";
+  } finally {
+    line.classList.toggle("carme-refused", !done);
+    for (const each of buttons) each.disabled = false;
+    button.focus();
+    // The answer is read before the next state of the card takes its place.
+    setTimeout(() => delete line.dataset.busy, 15000);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.minutes) extend(button.closest(".carme-time"), button);
+  // Buttons that end something open a dialog first; its form is sent once.
+  if (button?.dataset.carmeDialog) document.getElementById(button.dataset.carmeDialog).showModal();
+});
+
+document.addEventListener("submit", (event) => {
+  const dialog = event.target.closest("dialog");
+  if (!dialog || event.submitter?.formMethod === "dialog") return;
+  if (dialog.dataset.sent) event.preventDefault();
+  dialog.dataset.sent = "yes";
+  event.submitter.textContent = event.submitter.dataset.doing; // the answer comes once it has ended
+  for (const each of dialog.querySelectorAll("button")) each.disabled = true;
+});
+
+document.addEventListener(
+  "cancel", // it does not bubble
+  (event) => {
+    if (event.target.dataset?.sent) event.preventDefault();
+  },
+  true,
+);
+
+// Replaces what has changed of the sessions, and leaves alone what somebody uses at this moment.
+function show(box, html) {
+  const next = document.createElement("template");
+  next.innerHTML = html;
+  const before = [...box.children];
+  const after = [...next.content.children];
+  if (before.length !== after.length || before.some((each, at) => each.id !== after[at].id)) {
+    if (box.querySelector("dialog[open], [data-busy]")) return;
+    const focused = document.activeElement?.id;
+    box.replaceChildren(...after);
+    if (focused) document.getElementById(focused)?.focus();
+    return;
+  }
+  before.forEach((old, at) => {
+    if (old.outerHTML === after[at].outerHTML || old.querySelector("dialog[open], [data-busy]")) return;
+    const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+    old.replaceWith(after[at]);
+    if (focused) document.getElementById(focused)?.focus();
   });
 }
 
-// Buttons that end something open a dialog first; its form is sent once.
-for (const button of document.querySelectorAll("[data-carme-dialog]")) {
-  const dialog = document.getElementById(button.dataset.carmeDialog);
-  button.addEventListener("click", () => dialog.showModal());
-  dialog.querySelector("form").addEventListener("submit", (event) => {
-    if (event.submitter?.formMethod === "dialog") return;
-    if (dialog.dataset.sent) event.preventDefault();
-    dialog.dataset.sent = "yes";
-    event.submitter.textContent = event.submitter.dataset.doing; // the answer comes once it has ended
-    for (const each of dialog.querySelectorAll("button")) each.disabled = true;
-  });
-  dialog.addEventListener("cancel", (event) => {
-    if (dialog.dataset.sent) event.preventDefault();
-  });
+const sessions = document.getElementById("carme-sessions");
+if (sessions?.dataset.events) {
+  let stream = null;
+  const open = () => {
+    if (stream || document.hidden) return;
+    stream = new EventSource(sessions.dataset.events); // it connects again by itself
+    stream.addEventListener("sessions", (event) => show(sessions, event.data));
+  };
+  const close = () => {
+    stream?.close();
+    stream = null;
+  };
+  // A tab in the background needs no stream; the browser allows few connections to a host.
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  window.addEventListener("pagehide", close);
+  open();
 }
+
 // Reloads a page that the browser restores from its cache.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) window.location.reload();

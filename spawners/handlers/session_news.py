@@ -1,0 +1,69 @@
+"""What the hub's home page says of a visitor's sessions: what they use, and those that have ended in the last days."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.sessions.session import Session
+from carme_hub.spawners.handlers.notices import NoticeLookup
+from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.store.activity import JobUse
+from carme_hub.store.threads import in_store_thread
+
+#: Days for which an ended session is shown, and how many at most.
+ENDED_DAYS, MOST_ENDED = 3, 5
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNews:
+    """What the database says of a user's sessions: what they use, and those that have ended."""
+
+    stored: StoredUse = field(default_factory=StoredUse)
+    ended: Sequence[Session] = ()
+
+
+class SessionLookup(NoticeLookup[SessionNews]):
+    """Reads what a user's sessions use, and those that have ended in the last days."""
+
+    def __init__(self) -> None:
+        super().__init__(SessionNews(), "Sessions")
+
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[SessionNews]] | None:
+        async def ask() -> SessionNews:
+            now = time.time()
+            ended = await hub.registry.ended_of(user.name, now - ENDED_DAYS * 86400, MOST_ENDED)
+            if hub.activity_store is None:
+                return SessionNews(ended=ended)
+            open_ids = [each.id for each in hub.registry.open_sessions() if each.user == user.name]
+            uses = await in_store_thread(hub.activity_store.jobs, [*open_ids, *(each.id for each in ended)])
+            minutes = await in_store_thread(hub.activity_store.minutes, open_ids, now - HOUR)
+            by_session: dict[str, list[JobUse]] = {}
+            for use in uses:
+                by_session.setdefault(use.session, []).append(use)
+            return SessionNews(StoredUse(True, by_session, minutes), ended)
+
+        return ask if hasattr(hub, "registry") else None
+
+
+async def session_news(handler: Any) -> SessionNews:
+    """Return what the database says of the visitor's sessions; nothing where it does not answer soon."""
+    lookup: SessionLookup = handler.settings.setdefault("carme_sessions", SessionLookup())
+    return await lookup.for_user(handler.current_user)
+
+
+def page_values(hub: HubContext | None, user: Any, news: SessionNews, now: float) -> dict[str, Any]:
+    """Return what the template of the sessions takes; {} on a hub without Slurm."""
+    if hub is None:
+        return {}
+    virtual = bool(getattr(user.spawner, "virtual", False))
+    active = {spawner.name for spawner in user.spawners.values() if spawner.active}
+    return {
+        "cards": cards(hub, user, news.stored, now),
+        "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
+        "active_servers": active,
+    }

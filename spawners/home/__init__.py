@@ -1,0 +1,1 @@
+"""The parts of the hub's home page: sessions that run, what they use, and sessions that have ended."""

@@ -1,0 +1,248 @@
+"""The sessions of the home page: one card for each server that is active, and those that have ended in the last days.
+
+Made from memory and from what the activity service has stored; nothing here asks Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any
+
+from carme_hub.domain.activity.efficiency import Asked, efficiency
+from carme_hub.domain.activity.minutes import Minute
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session, SessionState
+from carme_hub.domain.wording import duration, gpu_hours
+from carme_hub.errors import Refused
+from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.home.use import SessionUse, session_use
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.spawners.progress import waiting_event
+from carme_hub.spawners.session_state import refund_sentence
+from carme_hub.store.activity import JobUse
+
+#: Names of states, for people.
+LABELS = {"running": "Running", "starting": "Starting", "stopping": "Stopping", "unknown": "Not known"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUse:
+    """What the activity service has stored of some sessions, by session.
+
+    Attributes:
+        measured: whether this hub has sessions measured at all.
+    """
+
+    measured: bool = False
+    uses: Mapping[str, Sequence[JobUse]] = field(default_factory=dict)
+    minutes: Mapping[str, Mapping[str, Sequence[Minute]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One active server.
+
+    Attributes:
+        state: "running", "starting", "stopping" or "unknown"; said: it as a sentence. facts: names and texts.
+        url: of the server, "" while it cannot be opened. progress: of its start, "" = it has started.
+        time: its session and the end of its time (``SessionStatus.time_left``). spent: GPU time, as a sentence.
+        again: the query of a link to the form, filled in like this session.
+        note: what there is to say of its use besides, such as that nothing is reported yet.
+        session: its id; stops: whether it can be stopped now.
+    """
+
+    server: str
+    title: str
+    state: str
+    label: str
+    said: str
+    facts: tuple[tuple[str, str], ...]
+    url: str = ""
+    progress: str = ""
+    time: Mapping[str, str] | None = None
+    spent: str = ""
+    use: SessionUse | None = None
+    note: str = ""
+    again: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    stops: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCard:
+    """A session that has ended: when, for how long it ran, why it ended, and what it used of what it had."""
+
+    title: str
+    when: str
+    ran: str
+    reason: str
+    used: str
+    suggestion: str
+    facts: tuple[tuple[str, str], ...]
+    again: Mapping[str, str]
+    server: str
+
+
+def cards(hub: HubContext, user: Any, stored: StoredUse, now: float) -> list[Card]:
+    """Return a card for each active server of a user, the default server first."""
+    active = [spawner for spawner in user.spawners.values() if spawner.active]
+    return [_card(hub, user, each, stored, now) for each in sorted(active, key=lambda spawner: str(spawner.name))]
+
+
+def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: float) -> Card:
+    virtual = bool(getattr(spawner, "virtual", False))
+    sessions = hub.registry.open_of(user.name, spawner.name)
+    session = sessions[-1] if sessions else None
+    job = _job(hub, session)
+    state, said = _state(hub, spawner, session, job, now)
+    use = note = None
+    if session is not None and stored.measured and session.state is SessionState.RUNNING:
+        use = session_use(stored.uses.get(session.id, ()), stored.minutes.get(session.id, {}), now, virtual=virtual)
+        note = None if use is not None else "What it uses is shown after its first two minutes."
+    return Card(
+        server=spawner.name,
+        title=_title(spawner.name),
+        state=state,
+        label=LABELS[state],
+        said=said,
+        facts=_facts(spawner, session, now, virtual=virtual),
+        url=user.server_url(spawner.name) if spawner.ready else "",
+        progress=user.progress_url(spawner.name) if spawner.pending == "spawn" else "",
+        time=spawner.time_left if state != "stopping" else None,
+        spent=_spent(hub, session, job, now, virtual=virtual),
+        use=use,
+        note=note or "",
+        again=again(session.request) if session is not None else {},
+        session=session.id if session is not None else "",
+        stops=session is not None and state in ("running", "unknown"),
+    )
+
+
+def _title(server: str) -> str:
+    return f"Server “{server}”" if server else "Your server"
+
+
+def _job(hub: HubContext, session: Session | None) -> Job | None:
+    snapshot = hub.watcher.latest
+    if session is None or snapshot is None:
+        return None
+    found = [job for job in snapshot.named(session.job_name, session.user) if job.phase is not Phase.TERMINAL]
+    return found[-1] if found else None
+
+
+def _state(hub: HubContext, spawner: Any, session: Session | None, job: Job | None, now: float) -> tuple[str, str]:
+    if spawner.pending == "stop" or (session is not None and session.is_ending):
+        return "stopping", "It is being stopped."
+    if spawner.pending == "spawn" or session is None or session.state is not SessionState.RUNNING:
+        event = waiting_event(hub, session.id) if session is not None else None
+        return "starting", event[1] if event is not None else "Its start has begun."
+    if spawner.uncertainty:
+        return "unknown", f"{spawner.uncertainty} The hub ends nothing because of that."
+    since = job.start if job is not None and job.start else session.started
+    return (
+        "running",
+        f"It runs on {session.node} since {clock(since, now)}." if since else f"It runs on {session.node}.",
+    )
+
+
+def _facts(spawner: Any, session: Session | None, now: float, *, virtual: bool) -> tuple[tuple[str, str], ...]:
+    found = []
+    if session is not None:
+        found += _request_facts(session.request, profile_names(spawner), virtual=virtual)
+        if session.request.account:
+            found.append(("Account", session.request.account))
+        if session.job_id:
+            found.append(("Slurm job", str(session.job_id)))
+    last = getattr(spawner.orm_spawner, "last_activity", None)
+    if last is not None:
+        found.append(("Last activity", clock(last.replace(tzinfo=UTC).timestamp(), now)))
+    return tuple(found)
+
+
+def _request_facts(request: Request, profiles: Mapping[str, str], *, virtual: bool) -> list[tuple[str, str]]:
+    gpus = f"{request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""
+    every = (("Profile", profiles.get(request.profile, request.profile)), ("Image", request.image), ("GPUs", gpus))
+    return [(name, value) for name, value in every if value]
+
+
+def profile_names(spawner: Any) -> Mapping[str, str]:
+    """Return the names of the site's profiles by slug, where the settings list them for all users."""
+    said = getattr(spawner, "profile_list", None)
+    rows: Iterable[Any] = said if isinstance(said, list) else ()
+    return {str(row["slug"]): str(row.get("display_name", row["slug"])) for row in rows if "slug" in row}
+
+
+def _spent(hub: HubContext, session: Session | None, job: Job | None, now: float, *, virtual: bool) -> str:
+    """Return what a session has used of its GPU time, and what the rest would use, as the ledger will count it."""
+    if session is None or job is None or not job.start or not session.request.gpus:
+        return ""
+    request, factor = session.request, ONE
+    if hub.admission is not None:
+        try:
+            factor = hub.admission.ledger.context.factor(request.gpus.type, request.partition, request.qos)
+        except Refused:  # the price is not known yet
+            return ""
+    a_second = request.gpus.count * factor
+    used = int(max(0.0, now - job.start)) * a_second
+    sentence = f"{gpu_hours(used)} used so far"
+    if job.time_limit:
+        rest = max(0, int(job.start + 60 * job.time_limit - now)) * a_second
+        sentence += f"; until the end of its time at most {gpu_hours(rest)} more"
+    return f"{sentence.replace('GPU', 'virtual GPU') if virtual else sentence}."
+
+
+def again(request: Request) -> dict[str, str]:
+    """Return the query of a link that fills in the form like a request."""
+    options = {
+        "profile": request.profile,
+        "image": request.image,
+        "account": request.account,
+        "gpu_type": request.gpus.type,
+        "gpus": str(request.gpus.count) if request.gpus else "",
+        "cpus": str(request.cpus),
+        "memory_gib": str(max(1, request.memory_mib // 1024)),
+        "time_minutes": str(request.time_limit),
+        "working_folder": request.working_folder,
+        **request.fields,
+    }
+    return {f"opt-{name}": value for name, value in options.items() if value}
+
+
+def ended_cards(
+    hub: HubContext,
+    sessions: Iterable[Session],
+    profiles: Mapping[str, str],
+    stored: StoredUse,
+    now: float,
+    *,
+    virtual: bool,
+) -> list[EndedCard]:
+    """Return cards of sessions that have ended, the newest first."""
+    found = []
+    for session in sorted(sessions, key=lambda each: each.ended, reverse=True):
+        seconds = max(0.0, session.ended - session.started) if session.started else 0.0
+        request = session.request
+        asked = Asked(request.gpus.count, request.cpus, request.memory_mib, request.time_limit, virtual=virtual)
+        totals = [use.total for use in stored.uses.get(session.id, ())]
+        result = efficiency(asked, totals, seconds) if totals else None
+        found.append(
+            EndedCard(
+                title=_title(session.server_name),
+                when=clock(session.ended, now),
+                ran=duration(int(seconds)) if seconds else "",
+                reason=session.end_reason + (refund_sentence(hub, session) if _was_moved(session) else ""),
+                used=result.sentence if result is not None else "",
+                suggestion=result.suggestion if result is not None else "",
+                facts=tuple(_request_facts(request, profiles, virtual=virtual)),
+                again=again(request),
+                server=session.server_name,
+            )
+        )
+    return found
+
+
+def _was_moved(session: Session) -> bool:
+    return session.end_reason.startswith(MAINTENANCE_STOP)
