@@ -142,10 +142,8 @@ def _state(hub: HubContext, spawner: Any, session: Session | None, job: Job | No
     if spawner.uncertainty:
         return "unknown", f"{spawner.uncertainty} The hub ends nothing because of that."
     since = job.start if job is not None and job.start else session.started
-    return (
-        "running",
-        f"It runs on {session.node} since {clock(since, now)}." if since else f"It runs on {session.node}.",
-    )
+    where = f"It has been running on {session.node}"
+    return "running", f"{where} since {clock(since, now)}." if since else f"{where}."
 
 
 def _facts(spawner: Any, session: Session | None, now: float, *, virtual: bool) -> tuple[tuple[str, str], ...]:
@@ -232,7 +230,7 @@ def ended_cards(
             EndedCard(
                 title=_title(session.server_name),
                 when=clock(session.ended, now),
-                ran=duration(int(seconds)) if seconds else "",
+                ran=duration(_rounded(seconds)) if seconds else "",
                 reason=session.end_reason + (refund_sentence(hub, session) if _was_moved(session) else ""),
                 used=result.sentence if result is not None else "",
                 suggestion=result.suggestion if result is not None else "",
@@ -242,6 +240,11 @@ def ended_cards(
             )
         )
     return found
+
+
+def _rounded(seconds: float) -> int:
+    """Return seconds, whole minutes where there are many."""
+    return int(seconds) if seconds < 600 else round(seconds / 60) * 60
 
 
 def _was_moved(session: Session) -> bool:

@@ -137,7 +137,7 @@ async def test_the_page_has_the_sessions_without_any_script(alice: Browser, part
     status, text, _ = await alice.get("/hub/home")
     assert status == 200
     shown = " ".join(re.sub(r"<[^>]+>", " ", text).split())
-    assert "Your server Running It runs on node7" in shown
+    assert "Your server Running It has been running on node7" in shown
     assert "1 × a100" in shown
     assert "A node failed." in shown
     assert "Start it again" not in shown, "its server runs"
@@ -150,9 +150,9 @@ async def test_the_stream_sends_the_sessions_when_they_change_and_only_then(alic
 
     first, second = await events(alice, 2, stop)
     assert first.startswith("event: sessions\ndata: ")
-    assert "It runs on node7" in first
+    assert "It has been running on node7" in first
     assert "It is being stopped." in second
-    assert "It runs on node7" not in second
+    assert "It has been running on node7" not in second
 
 
 async def test_without_a_change_the_stream_only_keeps_itself_alive(
@@ -195,7 +195,7 @@ async def test_while_the_database_is_away_the_page_still_has_the_sessions(alice:
     part.silent = True
     status, text, _ = await alice.get("/hub/home")
     assert status == 200
-    assert "It runs on node7" in text
+    assert "It has been running on node7" in text
 
 
 async def test_other_peoples_sessions_are_not_there(hub: ForgedHub, alice: Browser, part: Part) -> None:

@@ -71,7 +71,7 @@ def card(hub: Any, server: Server | None = None, stored: StoredUse | None = None
 def test_a_running_session_says_where_it_runs_and_what_its_gpu_time_is() -> None:
     found = card(hub(session(node="n1"), job=job()))
     assert (found.state, found.label, found.url, found.stops) == ("running", "Running", "/user/sam/", True)
-    assert found.said.startswith("It runs on n1 since ")
+    assert found.said.startswith("It has been running on n1 since ")
     assert dict(found.facts) == {
         **{"Profile": "Big GPUs", "Image": "base", "GPUs": "1 × a100", "Account": "teaching", "Slurm job": "1"}
     }
