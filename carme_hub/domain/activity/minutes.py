@@ -52,6 +52,8 @@ class Minute:
     Attributes:
         at: its beginning, UTC epoch seconds. seconds: of it that were measured. cpu: percent of one CPU, on average.
         memory: MiB, the most. read, written: KiB of disks.
+        kernels, terminals, runs: the most that were at work at one moment: kernels that compute, terminals with a
+            program in the foreground, live runs.
     """
 
     at: int
@@ -61,6 +63,9 @@ class Minute:
     read: int | None = None
     written: int | None = None
     gpus: tuple[GpuMinute, ...] = ()
+    kernels: int | None = None
+    terminals: int | None = None
+    runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

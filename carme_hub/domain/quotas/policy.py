@@ -1,4 +1,4 @@
-"""A site's policy (quotas, refunds, currency and blackouts), parsed from plain data and written back. Pure.
+"""A site's policy (quotas, refunds, currency, blackouts, idle sessions), parsed from plain data and written back. Pure.
 
 The data come from a YAML file, from a setting, or from the history on the administrator's page; they are lists, dicts,
 texts and numbers. Nothing is ignored: an unknown key or invalid value is a ``ConfigError`` that begins with its
@@ -17,12 +17,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from . import policy_booking as booking
 from . import policy_values as values
 from .booking_rules import Blackout
+from .idle.policy import read_rule, write_rule
+from .idle.rules import IdleRule
 from .policy_values import config_error
 from .rules import AppliedQuota, Quota, SubjectKind, Window
 
 #: Reasons for automatic refunds of GPU time.
 REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
-_POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
+_POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts", "idle")
 _WHO_KEYS = tuple(who.value for who in SubjectKind)
 _COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")
 _MAY = ("may_extend", "may_book", "may_add_images")
@@ -44,7 +46,7 @@ class Policy:
     Attributes:
         quotas: in the file's order. refunds: the named ones of ``REFUNDS``, None if the policy does not set them.
         zone: IANA zone in which days, weeks and months begin. currency: ISO 4217 code for reports.
-        blackouts: the periods in which nothing can be booked.
+        blackouts: the periods in which nothing can be booked. idle: rules on idle sessions, in the file's order.
         default_refunds: the refunds of a policy that does not set them; from the site's settings, not the policy.
     """
 
@@ -53,6 +55,7 @@ class Policy:
     zone: str = "UTC"
     currency: str = "EUR"
     blackouts: tuple[Blackout, ...] = ()
+    idle: tuple[IdleRule, ...] = ()
     default_refunds: tuple[str, ...] = field(default=REFUNDS, compare=False)
 
     @property
@@ -134,7 +137,8 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
     blackouts = values.items(data.get("blackouts", []), "blackouts")
     times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
-    return Policy(quotas, named, zone, currency, times)
+    idle = tuple(read_rule(rule, f"idle[{n}]") for n, rule in enumerate(values.items(data.get("idle", []), "idle")))
+    return Policy(quotas, named, zone, currency, times, idle)
 
 
 def dump_policy(policy: Policy) -> dict[str, object]:
@@ -146,6 +150,7 @@ def dump_policy(policy: Policy) -> dict[str, object]:
         **({} if policy.refunds is None else {"refunds": list(policy.refunds)}),
         "quotas": [_dump_quota(quota, policy.zone) for quota in policy.quotas],
         **({"blackouts": times} if times else {}),
+        **({"idle": [write_rule(rule) for rule in policy.idle]} if policy.idle else {}),
     }
 
 

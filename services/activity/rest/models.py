@@ -15,6 +15,7 @@ ID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _Mib = Annotated[int, Field(ge=0, le=1 << 34)]
 _Kib = Annotated[int, Field(ge=0, le=1 << 44)]
 _Name = Annotated[str, Field(max_length=96, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_Count = Annotated[int, Field(ge=0, le=100_000)]
 _Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 
 
@@ -45,6 +46,9 @@ class MinuteIn(BaseModel):
     read: _Kib | None = None
     written: _Kib | None = None
     gpus: Annotated[list[GpuMinuteIn], Field(max_length=64)] = []
+    kernels: _Count | None = None
+    terminals: _Count | None = None
+    runs: _Count | None = None
 
     def to_domain(self) -> Minute:
         """Return it as the domain has it."""

@@ -19,6 +19,7 @@ from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas import policy as policies
 from carme_hub.domain.quotas import policy_booking
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
+from carme_hub.domain.quotas.idle.policy import KEYS as IDLE_KEYS
 from carme_hub.domain.quotas.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
 from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window, applicable
 from carme_hub.errors import ConfigError
@@ -73,7 +74,7 @@ def test_the_examples_in_the_reference_are_read() -> None:
 
 def test_every_key_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "reference" / "policies.md").read_text()
-    for key in (*policies._POLICY_KEYS, *policies._QUOTA_KEYS, *policy_booking.RULE_KEYS):
+    for key in (*policies._POLICY_KEYS, *policies._QUOTA_KEYS, *policy_booking.RULE_KEYS, *IDLE_KEYS):
         assert re.search(rf"^\|[^|]*`{key}`", page, flags=re.MULTILINE), key
 
 

@@ -1,0 +1,112 @@
+"""Whether a session is idle, when it is warned, and when its time is over. Pure.
+
+A session is idle in a minute if everything that is known of it says so: no kernel busy, no program in the foreground
+of a terminal, no run, CPUs below a bound, and GPUs below a bound where their use is known. What is not known is never
+idle: a session whose server says nothing of its kernels, or that reports nothing, is left alone.
+
+    found = decide(rule, minutes, clicks=(), warned=(), companions=0, now=now)
+    found.state       # "active", "unknown", "idle", "warn" or "due"
+    found.deadline    # when it is over, if nothing happens until then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carme_hub.domain.quotas.idle.rules import IdleRule
+
+from .minutes import MINUTE, Minute
+
+#: Seconds by which the newest minute may be behind: it begins up to two minutes before it is sent, and one retry.
+MOST_BEHIND = 240
+
+
+@dataclass(frozen=True, slots=True)
+class IdleState:
+    """What is decided of a session.
+
+    Attributes:
+        state: "active", "unknown", "idle", "warn" (its user is warned now) or "due" (its action is due).
+        since: begin of the idle time, 0 = it is not idle. deadline: when the action is due at the earliest.
+        warning: seconds before the deadline for which the warning is that is due now; 0 = none.
+        because: why it is active or unknown, as a sentence.
+    """
+
+    state: str
+    since: float = 0.0
+    deadline: float = 0.0
+    warning: int = 0
+    because: str = ""
+
+
+def minute_is_idle(minute: Minute, rule: IdleRule) -> tuple[bool | None, str]:
+    """Return whether a minute was idle, None if that is not known, and why not."""
+    for number, what in ((minute.kernels, "kernel"), (minute.terminals, "terminal"), (minute.runs, "run")):
+        if number:
+            return False, f"{number} {what}{'' if number == 1 else 's'} {'was' if number == 1 else 'were'} at work"
+    for place, gpu in enumerate(minute.gpus):
+        if gpu.utilisation is not None and gpu.utilisation >= rule.gpu_below:
+            return False, f"GPU {place} was used at {gpu.utilisation:.0f} %"
+    if minute.cpu is not None and minute.cpu >= rule.cpu_below:
+        return False, f"its CPUs were used at {minute.cpu:.0f} %"
+    if minute.kernels is None or minute.terminals is None or minute.runs is None:
+        return None, "its server says nothing of its kernels and terminals"
+    if minute.cpu is None:
+        return None, "the use of its CPUs is not known"
+    return True, ""
+
+
+def decide(
+    rule: IdleRule,
+    minutes: Sequence[Minute],
+    *,
+    clicks: Sequence[float],
+    warned: Sequence[tuple[float, int]],
+    companions: int,
+    now: float,
+) -> IdleState:
+    """Return what is decided of a session that a rule is for.
+
+    Args:
+        minutes: of its own node, in order. clicks: when its user said "still here"; those beyond the rule's number do
+            not count. warned: when its user was warned, and of how many seconds before the deadline each was.
+        companions: that it has now; a session with one is active.
+    """
+    if companions:
+        return IdleState("active", because="It has more nodes for its runs.")
+    if not minutes or now - (minutes[-1].at + minutes[-1].seconds) > MOST_BEHIND:
+        return IdleState("unknown", because="Nothing was reported in the last minutes.")
+    since, because, known = _idle_since(minutes, rule)
+    if not since:
+        return IdleState("active" if known else "unknown", because=f"{because[:1].upper()}{because[1:]}.")
+    kept = sorted(clicks)[: rule.still_here]
+    since = max([since, *(click for click in kept if click <= now)])
+    # Warnings of an earlier idle time do not count for this one.
+    given = {seconds: at for at, seconds in sorted(warned) if at >= since}
+    deadline = since + rule.after
+    for seconds in rule.warn:
+        if seconds in given:
+            # Whoever was warned late, by a service that was away, still has the time that the warning promised.
+            deadline = max(deadline, given[seconds] + seconds)
+        elif now >= deadline - seconds:
+            return IdleState("warn", since, max(deadline, now + seconds), seconds)
+        else:
+            return IdleState("idle", since, deadline)
+    return IdleState("due" if now >= deadline else "idle", since, deadline)
+
+
+def _idle_since(minutes: Sequence[Minute], rule: IdleRule) -> tuple[float, str, bool]:
+    """Return the begin of the idle time that lasts until the newest minute; 0, and why the newest minute is not idle.
+
+    The last value is whether it is known that the newest minute was not idle.
+    """
+    since, after = 0.0, minutes[-1].at + MINUTE
+    for minute in reversed(minutes):
+        idle, because = minute_is_idle(minute, rule)
+        if minute.at < after - MINUTE:  # nothing is known of the time between
+            break
+        if not idle:
+            return since, because, idle is not None
+        since, after = float(minute.at), minute.at
+    return since, "", True

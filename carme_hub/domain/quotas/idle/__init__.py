@@ -1,0 +1,1 @@
+"""Rules on idle sessions, and their place in the policy."""
