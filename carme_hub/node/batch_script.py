@@ -40,7 +40,7 @@ BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 #: A missing path below these means that the node lacks what the runtime needs; the image is not missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 RESERVED_NAMES = ("data.json", "job.log", "end.json")
-OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "usage-unsent.json")
+OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "usage-unsent.json", "work.json")
 #: Folder of the packages that people install in a session.
 PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
@@ -348,7 +348,7 @@ def tell_hub(data: "Dict[str, Any]", status: int) -> None:
 
 def close(folder: int, data: "Dict[str, Any]", status: int, message: str) -> None:
     """Remove the files that were written for the payload, secrets among them, and write the end mark."""
-    names = ("data.json", "singleuser.json", "carme-launch", "steps.sock", "usage.ring", "usage.json")
+    names = ("data.json", "singleuser.json", "carme-launch", "steps.sock", "usage.ring", "usage.json", "work.json")
     for name in (*names, *data.get("files", {})):
         remove(folder, name)
     import json  # imported here for the same reason

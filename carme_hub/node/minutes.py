@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
 MINUTE = 60
+#: What may be at work in a session, as its server says.
+WORK = ("kernels", "terminals", "runs")
 
 
 class Summary:
@@ -32,9 +34,9 @@ class Summary:
         """Return the minute, without what is unknown.
 
         ``seconds`` that the samples stand for; ``cpu`` in percent of one CPU, on average; ``memory`` in MiB, the most;
-        ``read`` and ``written`` in KiB; of each GPU ``utilisation`` on average and ``utilisation_most``, ``memory`` in
-        MiB and ``temperature``, the most, ``power`` in W on average, ``throttled`` in seconds, new ``ecc`` errors, and
-        the numbers of ``xids``.
+        ``read`` and ``written`` in KiB; ``kernels``, ``terminals`` and ``runs`` that were at work; of each GPU
+        ``utilisation`` on average and ``utilisation_most``, ``memory`` in MiB and ``temperature``, the most, ``power``
+        in W on average, ``throttled`` in seconds, new ``ecc`` errors, and the numbers of ``xids``.
         """
         rows = self.samples
         found = {
@@ -44,6 +46,7 @@ class Summary:
             "memory": most(each["memory"] for each in rows),
             "read": total(each["read"] for each in rows),
             "written": total(each["written"] for each in rows),
+            **{name: at_work([each.get(name) for each in rows]) for name in WORK},
         }
         gpus = []
         for place in range(len(rows[0]["gpus"])):
@@ -61,6 +64,13 @@ class Summary:
             }
             gpus.append(known(gpu))
         return {**known(found), "gpus": gpus}
+
+
+def at_work(values: "Any") -> "Optional[int]":
+    """Return the most that were at work; 0 only if none was at every moment, and None where that is not known."""
+    found = [value for value in values if value is not None]
+    most_of_all = max(found) if found else 0
+    return most_of_all if most_of_all or len(found) == len(values) else None
 
 
 def known(values: "Dict[str, Any]") -> "Dict[str, Any]":

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence
 
 INTERVAL, MINUTE = 10.0, 60
-RING, NOW, UNSENT = "usage.ring", "usage.json", "usage-unsent.json"
+RING, NOW, UNSENT, WORK = "usage.ring", "usage.json", "usage-unsent.json", "work.json"
+#: Seconds for which counts what the session's server has said of its kernels (``training/server/work.py``).
+WORK_SECONDS = 45.0
 #: Bytes of a ring's header and of a ring, and the samples of a day.
 HEADER_BYTES, RING_BYTES, DAY = 4096, 1 << 20, 8640
 #: Seconds for one request, and for the last one; minutes that one request has at most, and that wait at most. The
@@ -149,7 +151,17 @@ class Reporter:
             before, self._ecc[place] = self._ecc[place], gpu["ecc"]
             gpu["new_ecc"] = None if gpu["ecc"] is None or before is None else max(0, gpu["ecc"] - before)
             gpus.append(gpu)
-        return {**self.usage.sample(self._clock()), "at": int(self._wall()), "gpus": gpus}
+        return {**self.usage.sample(self._clock()), **self._work(), "at": int(self._wall()), "gpus": gpus}
+
+    def _work(self) -> "Dict[str, int]":
+        """Return what is at work, as the session's server says; {} where it has not said it lately."""
+        try:
+            with open(self.folder + "/" + WORK, encoding="utf-8") as file:
+                said = json.loads(file.read(1000))
+            fresh = abs(self._wall() - said["at"]) <= WORK_SECONDS
+            return {name: int(said[name]) for name in self._minutes.WORK} if fresh else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
 
     def step(self) -> None:
         """Take one sample and keep it; send what is due."""

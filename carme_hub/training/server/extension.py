@@ -31,6 +31,8 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 from .upload import INTERVAL, JITTER, RunsUpload
+from .work import INTERVAL as WORK_INTERVAL
+from .work import WorkFile
 
 #: Runs whose logs are kept open for the next request: reading a long log anew takes longer than its new lines.
 MOST_RUNS = 16
@@ -50,6 +52,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
     PeriodicCallback(
         lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
     ).start()
+    _keep_work_file(server, runs, page)
     server.web_app.add_handlers(
         ".*$",
         [
@@ -62,6 +65,23 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs.css"), StyleHandler),
         ],
     )
+
+
+def _keep_work_file(server: Any, runs: Runs, page: RunsPage) -> None:
+    """Write what is at work in this session, while it lasts (``work``)."""
+    settings = server.web_app.settings
+
+    def terminals() -> list[Any]:
+        manager = settings.get("terminal_manager")  # None where terminals are switched off
+        return list(manager.terminals.values()) if manager is not None else []
+
+    file = WorkFile(server.kernel_manager.list_kernels, terminals, lambda: page.rows()["runs"])
+
+    async def look() -> None:
+        await IOLoop.current().run_in_executor(runs.readers, file.write, file.look())
+
+    if file.path is not None:
+        PeriodicCallback(look, 1000 * WORK_INTERVAL).start()
 
 
 class Runs:
