@@ -236,6 +236,21 @@ activity_job = Table(
     Index("ix_activity_job_at", "cluster", "at"),
 )
 
+#: What happened to sessions that were idle: "warned" (so many seconds before the end), "here" (its user said so),
+#: "told" and "ended".
+idle_event = Table(
+    "idle_event",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(64), nullable=False),
+    Column("session", String(36), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("seconds", Integer, nullable=False, default=0),
+    Index("ix_idle_event_session", "session", "at"),
+    Index("ix_idle_event_at", "cluster", "at"),
+)
+
 #: Secrets that the hub and its services share, made by whichever needs one first.
 secret = Table(
     "secret",

@@ -13,7 +13,8 @@ from carme_hub.domain.quotas.rules import SubjectKind
 
 _WHO = tuple(who.value for who in SubjectKind)
 KEYS = (
-    *("profile", *_WHO, "after", "warn", "gpu_below", "cpu_below", "action", "still_here", "hours", "without_gpus"),
+    *("profile", *_WHO, "after", "warn", "gpu_below", "cpu_below", "action", "still_here", "hours"),
+    *("without_gpus", "in_booking"),
 )
 _NAME = re.compile(r"\*|[^\s*][^\n]{0,254}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
@@ -64,6 +65,7 @@ def read_rule(value: object, where: str) -> IdleRule:
         begin=begin,
         end=end,
         without_gpus=values.flag(data, "without_gpus", where),
+        in_booking=values.flag(data, "in_booking", where),
     )
 
 
@@ -78,8 +80,9 @@ def write_rule(rule: IdleRule) -> dict[str, object]:
     found["action"] = rule.action.value
     if rule.begin != rule.end:
         found["hours"] = f"{rule.begin:%H:%M}-{rule.end:%H:%M}"
-    if rule.without_gpus:
-        found["without_gpus"] = True
+    for key in ("without_gpus", "in_booking"):
+        if getattr(rule, key):
+            found[key] = True
     return found
 
 

@@ -34,6 +34,7 @@ class IdleRule:
         still_here: how often its user may say so in one session.
         begin, end: time of day, in the policy's zone, in which the rule is in force; equal = always.
         without_gpus: whether it is also for sessions that have none.
+        in_booking: whether it is for sessions in a booking, and for no others.
     """
 
     action: Action
@@ -48,6 +49,7 @@ class IdleRule:
     begin: time = time()
     end: time = time()
     without_gpus: bool = False
+    in_booking: bool = False
 
     def in_force(self, now: float, zone: str) -> bool:
         """Return whether the rule is in force at a moment."""
@@ -61,7 +63,10 @@ class IdleRule:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A session: its user with groups and roles, its account, the slug of its profile, whether it has GPUs."""
+    """A session: its user with groups and roles, its account, the slug of its profile, whether it has GPUs.
+
+    ``booked``: whether it is in a booking, which has paid for the GPUs.
+    """
 
     user: str
     account: str
@@ -69,12 +74,13 @@ class Subject:
     roles: frozenset[str]
     profile: str
     has_gpus: bool
+    booked: bool = False
 
     def fits(self, rule: IdleRule) -> bool:
         """Return whether a rule is for this session."""
         if rule.profile and rule.profile != self.profile:
             return False
-        if not self.has_gpus and not rule.without_gpus:
+        if (not self.has_gpus and not rule.without_gpus) or self.booked != rule.in_booking:
             return False
         if rule.who is None:
             return True

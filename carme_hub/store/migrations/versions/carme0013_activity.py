@@ -1,4 +1,4 @@
-"""What jobs use: hours with their minutes, the sum of each job, and the key of their reporters' tokens."""
+"""What jobs use, the key of their reporters' tokens, and what happened to sessions that were idle."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def upgrade() -> None:
         sa.Column("total", sa.JSON, nullable=False),
     )
     op.create_index("ix_activity_job_at", "activity_job", ["cluster", "at"])
+    op.create_table(
+        "idle_event",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+        sa.Column("cluster", sa.String(64), nullable=False),
+        sa.Column("session", sa.String(36), nullable=False),
+        sa.Column("at", sa.Float, nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("seconds", sa.Integer, nullable=False),
+    )
+    op.create_index("ix_idle_event_session", "idle_event", ["session", "at"])
+    op.create_index("ix_idle_event_at", "idle_event", ["cluster", "at"])
     op.create_table(
         "secret",
         sa.Column("cluster", sa.String(64), primary_key=True),

@@ -163,6 +163,9 @@ def test_it_is_due_only_after_an_hour_of_known_idleness_and_both_warnings(
         (replace(RULE, who=SubjectKind.USER, name="bob"), ALICE, False),
         (RULE, replace(ALICE, has_gpus=False), False),
         (replace(RULE, without_gpus=True), replace(ALICE, has_gpus=False), True),
+        (RULE, replace(ALICE, booked=True), False),
+        (replace(RULE, in_booking=True), replace(ALICE, booked=True), True),
+        (replace(RULE, in_booking=True), ALICE, False),
     ],
 )
 def test_a_rule_is_for_whom_it_names(rule: IdleRule, subject: Subject, fits: bool) -> None:

@@ -88,6 +88,7 @@ rules = st.builds(
     begin=st.integers(0, 23).map(time),
     end=st.just(time(7, 30)),
     without_gpus=st.booleans(),
+    in_booking=st.booleans(),
 )
 
 

@@ -1,0 +1,208 @@
+"""Watches for idle sessions: decides by the policy's rules once a minute, stores warnings, and ends what is due.
+
+State before action: a warning is stored before anybody is told, and a session's end before it is cancelled. A look that
+cannot read the database decides nothing. The hub runs one watch; pages read ``states``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from carme_hub.domain.activity.idle import IdleState, decide
+from carme_hub.domain.activity.minutes import HOUR, Minute
+from carme_hub.domain.quotas.idle.rules import Action, IdleRule, Subject, rule_for
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.domain.wording import duration
+from carme_hub.errors import Refused, StoreError
+from carme_hub.store.activity import ActivityStore
+from carme_hub.store.idle import ENDED, HERE, TOLD, WARNED, IdleEvent, IdleStore
+from carme_hub.store.threads import in_store_thread
+
+INTERVAL = 60.0
+
+
+class NotIdle(Refused):
+    """The click changes nothing."""
+
+    reason = "not-idle"
+
+
+class NoClicksLeft(Refused):
+    """The rule allows no more clicks."""
+
+    reason = "no-clicks-left"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSession:
+    """A session for which a rule is in force: what is decided of it, and how many clicks its user has left."""
+
+    rule: IdleRule
+    state: IdleState
+    clicks_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the watch needs of the hub.
+
+    Attributes:
+        sessions: open ones. companions: of a session, how many. person: of a user. cancel: ends a session, with the
+            reason that its user reads.
+    """
+
+    policy: Callable[[], Policy]
+    sessions: Callable[[], Iterable[Session]]
+    companions: Callable[[str], int]
+    person: Callable[[str], Person]
+    cancel: Callable[[str, str], Awaitable[None]]
+    clock: Callable[[], float] = field(default=time.time)
+
+
+class IdleWatch:
+    """The loop, and the click by which a user says to be there."""
+
+    def __init__(
+        self,
+        activity: ActivityStore,
+        events: IdleStore,
+        hub: Surroundings,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._activity, self._events, self._hub, self._log = activity, events, hub, log
+        #: By session; without those for which no rule is in force.
+        self.states: Mapping[str, IdleSession] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._task = asyncio.create_task(self._run(), name="carme-idle")
+
+    async def stop(self) -> None:
+        """End the loop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)  # the first look comes when reports have had time to come
+            try:
+                await self.look()
+            except StoreError as error:
+                self._log.warning("Idle sessions are not looked for now: %s", error)
+            except Exception:  # noqa: BLE001  a look that fails does not end the loop
+                self._log.exception("Idle sessions were not looked for")
+
+    async def look(self) -> None:
+        """Decide on every session once.
+
+        Raises:
+            StoreError: the database fails; nothing was decided, or not for all sessions.
+        """
+        policy, now = self._hub.policy(), self._hub.clock()
+        rules = {session.id: (session, rule) for session, rule in self._rules(policy, now)}
+        if not rules:
+            self.states = {}
+            return
+        longest = max(rule.after for _, rule in rules.values())
+        # Idle time before the last warning counts too, so that a warning is not given twice.
+        minutes = await in_store_thread(self._activity.minutes, list(rules), now - longest - HOUR)
+        events = await in_store_thread(self._events.of, list(rules))
+        states = {}
+        for id, (session, rule) in rules.items():
+            own = minutes.get(id, {})
+            found = self._decide(session, rule, own.get(session.node, ()), events.get(id, []), now)
+            states[id] = found
+            await self._act(session, found, events.get(id, []), now)
+        self.states = states
+
+    def _rules(self, policy: Policy, now: float) -> Iterable[tuple[Session, IdleRule]]:
+        if not policy.idle:
+            return
+        for session in self._hub.sessions():
+            if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
+                continue
+            rule = rule_for(policy.idle, self._subject(session), now, policy.zone)
+            if rule is not None:
+                yield session, rule
+
+    def _subject(self, session: Session) -> Subject:
+        person, request = self._hub.person(session.user), session.request
+        return Subject(
+            user=session.user,
+            account=request.account,
+            groups=person.groups,
+            roles=person.roles,
+            profile=request.profile,
+            has_gpus=bool(request.gpus),
+            booked=bool(request.reservation),
+        )
+
+    def _decide(
+        self, session: Session, rule: IdleRule, minutes: Iterable[Minute], events: list[IdleEvent], now: float
+    ) -> IdleSession:
+        clicks = [event.at for event in events if event.kind == HERE]
+        state = decide(
+            rule,
+            tuple(minutes),
+            clicks=clicks,
+            warned=[(event.at, event.seconds) for event in events if event.kind == WARNED],
+            companions=self._hub.companions(session.id),
+            now=now,
+        )
+        return IdleSession(rule, state, max(0, rule.still_here - len(clicks)))
+
+    async def _act(self, session: Session, found: IdleSession, events: list[IdleEvent], now: float) -> None:
+        state, rule = found.state, found.rule
+        if state.state == "warn":
+            await self._store(IdleEvent(session.id, now, WARNED, state.warning))
+            self._log.info(
+                "Session %s of %s is idle since %.0f; its user is warned, %s s before its end",
+                *(session.id, session.user, state.since, state.warning),
+            )
+        elif state.state == "due" and rule.action is Action.TELL:
+            if not any(event.kind == TOLD and event.at >= state.since for event in events):
+                await self._store(IdleEvent(session.id, now, TOLD))
+        elif state.state == "due":
+            await self._store(IdleEvent(session.id, now, ENDED))
+            self._log.info("Session %s of %s is ended: idle since %.0f", session.id, session.user, state.since)
+            await self._hub.cancel(session.id, ended_because(found, now))
+
+    async def _store(self, event: IdleEvent) -> None:
+        await in_store_thread(self._events.add, event)
+
+    async def still_here(self, id: str) -> None:
+        """Begin the idle time of a session anew.
+
+        Raises:
+            NotIdle: no rule is in force for it, or it is not idle.
+            NoClicksLeft: its user has done so as often as the rule allows.
+            StoreError: the database fails; nothing was changed.
+        """
+        found = self.states.get(id)
+        if found is None or not found.state.since:
+            raise NotIdle("This session is not idle, so nothing ends it.")
+        if not found.clicks_left:
+            times = "once" if found.rule.still_here == 1 else f"{found.rule.still_here} times"
+            allowed = (
+                f"You have said so {times} in this session" if found.rule.still_here else "It is not enough to say so"
+            )
+            raise NoClicksLeft(f"{allowed}. Work in it, and it stays: a cell, a terminal or a run.")
+        await self._store(IdleEvent(id, self._hub.clock(), HERE))
+        await self.look()
+
+
+def ended_because(found: IdleSession, now: float) -> str:
+    """Return the end reason of a session that was idle too long."""
+    idle = duration(int(now - found.state.since) // 60 * 60)
+    said = f"It was idle for {idle}: no kernel, terminal or run was at work, and its GPUs were not used."
+    if found.rule.action is Action.RELEASE_GPUS:
+        said += " Start it again without GPUs to look at your files."
+    return said

@@ -1,0 +1,206 @@
+"""The watch warns before it ends anything, stores before it acts, and leaves alone what it knows nothing of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from carme_hub.activity.idle_watch import IdleWatch, NoClicksLeft, NotIdle, Surroundings
+from carme_hub.domain.activity.minutes import GpuMinute, Minute
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.quotas.policy import parse_policy
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.errors import StoreError
+from carme_hub.store.activity import ActivityStore, Report
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.idle import ENDED, HERE, TOLD, WARNED, IdleEvent, IdleStore
+
+ID = "5f0d8f0e-0000-4000-8000-000000000001"
+START = 1_800_000_000
+RULE = {"after": "30 min", "warn": ["10 min", "5 min"], "action": "stop", "still_here": 1}
+
+
+class Lab:
+    """A session that is idle from the start on, unless the test says otherwise; the test moves the clock."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.activity, self.events = ActivityStore(engine, "lab"), IdleStore(engine, "lab")
+        self.now, self.reported = float(START), START
+        self.policy: dict[str, Any] = {"idle": [RULE]}
+        self.companions, self.cancelled = 0, []  # type: ignore[var-annotated]
+        request = Request("a100", "base", Gpus("a100", 1), account="physics")
+        self.session = Session(
+            ID, "lab", "alice", "", request, SessionState.RUNNING, float(START), node="n1", started=float(START)
+        )
+        self.watch = self.new_watch()
+
+    def new_watch(self) -> IdleWatch:
+        """Return the watch of a hub that has just started."""
+        hub = Surroundings(
+            policy=lambda: parse_policy(self.policy),
+            sessions=lambda: [self.session] if ID not in dict(self.cancelled) else [],
+            companions=lambda _id: self.companions,
+            person=lambda user: Person(user, frozenset({"course"}), frozenset()),
+            cancel=self._cancel,
+            clock=lambda: self.now,
+        )
+        return IdleWatch(self.activity, self.events, hub, logging.getLogger("test"))
+
+    async def _cancel(self, id: str, reason: str) -> None:
+        self.cancelled.append((id, reason))
+
+    async def run(self, minutes: int, **changes: Any) -> None:
+        """Let so many minutes pass, with a report and a look in each."""
+        for _ in range(minutes):
+            self.now += 60
+            quiet = Minute(self.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
+            self.activity.record([Report(ID, "n1", (replace(quiet, **changes),))])
+            self.reported += 60
+            await self.watch.look()
+
+    def kinds(self) -> list[tuple[str, int]]:
+        return [(event.kind, round((event.at - START) / 60)) for event in self.events.of([ID]).get(ID, [])]
+
+    @property
+    def state(self) -> str:
+        return self.watch.states[ID].state.state
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    engine = CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()
+    yield Lab(engine)
+    engine.dispose()
+
+
+async def test_an_idle_session_is_warned_twice_and_then_ended_with_the_reason(lab: Lab) -> None:
+    await lab.run(19)
+    assert (lab.state, lab.kinds()) == ("idle", [])
+    await lab.run(10)
+    assert lab.kinds() == [(WARNED, 20), (WARNED, 25)]
+    assert lab.cancelled == []
+    await lab.run(2)
+    assert lab.kinds()[-1] == (ENDED, 30)
+    [(id, reason)] = lab.cancelled
+    assert id == ID
+    assert reason == ("It was idle for 30 min: no kernel, terminal or run was at work, and its GPUs were not used.")
+
+
+async def test_work_begins_the_time_anew_and_earlier_warnings_do_not_count(lab: Lab) -> None:
+    await lab.run(22)
+    await lab.run(1, kernels=1)
+    assert lab.state == "active"
+    await lab.run(19)
+    assert lab.state == "idle"
+    assert lab.kinds() == [(WARNED, 20)]
+    await lab.run(3)
+    assert lab.kinds() == [(WARNED, 20), (WARNED, 43)]
+
+
+@pytest.mark.parametrize("unknown", [{"kernels": None}, {"terminals": None}, {"runs": None}, {"cpu": None}])
+async def test_where_something_is_not_known_nothing_happens(lab: Lab, unknown: dict[str, Any]) -> None:
+    await lab.run(60, **unknown)
+    assert (lab.state, lab.kinds(), lab.cancelled) == ("unknown", [], [])
+
+
+async def test_a_hub_that_was_away_warns_first_and_gives_the_time_that_it_promises(lab: Lab) -> None:
+    for _ in range(300):
+        quiet = Minute(lab.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
+        lab.activity.record([Report(ID, "n1", (quiet,))])
+        lab.reported += 60
+    lab.now = float(lab.reported)
+    lab.watch = lab.new_watch()
+    await lab.watch.look()
+    assert (lab.state, lab.cancelled) == ("warn", [])
+    began = lab.now
+    while not lab.cancelled:
+        await lab.run(1)
+    assert lab.now - began >= 600
+
+
+async def test_a_new_hub_knows_who_was_warned(lab: Lab) -> None:
+    await lab.run(26)
+    lab.watch = lab.new_watch()
+    await lab.run(1)
+    assert lab.kinds() == [(WARNED, 20), (WARNED, 25)], "nobody is warned twice of the same"
+    await lab.run(4)
+    assert lab.cancelled
+
+
+async def test_still_here_begins_the_time_anew_as_often_as_the_rule_allows(lab: Lab) -> None:
+    await lab.run(22)
+    await lab.watch.still_here(ID)
+    assert (lab.state, lab.watch.states[ID].clicks_left) == ("idle", 0)
+    await lab.run(19)
+    assert lab.kinds() == [(WARNED, 20), (HERE, 22)]
+    await lab.run(3)
+    with pytest.raises(NoClicksLeft, match=r"You have said so once in this session\. Work in it"):
+        await lab.watch.still_here(ID)
+
+
+async def test_who_is_not_idle_needs_no_click(lab: Lab) -> None:
+    await lab.run(2, runs=1)
+    with pytest.raises(NotIdle):
+        await lab.watch.still_here(ID)
+    with pytest.raises(NotIdle):
+        await lab.watch.still_here("another")
+
+
+async def test_a_rule_that_only_tells_tells_once_and_ends_nothing(lab: Lab) -> None:
+    lab.policy = {"idle": [{**RULE, "action": "tell"}]}
+    await lab.run(60)
+    assert [kind for kind, _ in lab.kinds()] == [WARNED, WARNED, TOLD]
+    assert lab.cancelled == []
+
+
+async def test_gpus_that_are_released_come_with_a_way_to_go_on(lab: Lab) -> None:
+    lab.policy = {"idle": [{**RULE, "action": "release_gpus"}]}
+    await lab.run(40)
+    assert "Start it again without GPUs" in lab.cancelled[0][1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ({}, {}),
+        ({"idle": [{"user": "alice", "action": "none"}, RULE]}, {}),
+        ({"idle": [{**RULE, "profile": "h100"}]}, {}),
+        ({"idle": [RULE]}, {"state": SessionState.SUBMITTED}),
+        ({"idle": [RULE]}, {"cancel_wanted": 1.0}),
+        ({"idle": [RULE]}, {"parent": "another"}),
+    ],
+)
+async def test_other_sessions_are_not_watched(lab: Lab, policy: dict[str, Any], changes: dict[str, Any]) -> None:
+    lab.policy, lab.session = policy, lab.session.replace(**changes)
+    await lab.run(40)
+    assert (lab.watch.states, lab.kinds(), lab.cancelled) == ({}, [], [])
+
+
+async def test_a_session_with_more_nodes_is_at_work(lab: Lab) -> None:
+    lab.companions = 1
+    await lab.run(40)
+    assert (lab.state, lab.cancelled) == ("active", [])
+
+
+async def test_what_cannot_be_stored_is_not_done(lab: Lab) -> None:
+    await lab.run(29)
+    with lab.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE idle_event RENAME TO gone"))
+    with pytest.raises(StoreError):
+        await lab.run(2)
+    assert lab.cancelled == []
+
+
+async def test_events_are_of_one_cluster_and_in_order(lab: Lab) -> None:
+    for event in (IdleEvent(ID, 2.0, HERE), IdleEvent(ID, 1.0, WARNED, 600), IdleEvent("two", 1.0, ENDED)):
+        lab.events.add(event)
+    assert lab.events.of([ID]) == {ID: [IdleEvent(ID, 1.0, WARNED, 600), IdleEvent(ID, 2.0, HERE)]}
+    assert IdleStore(lab.engine, "elsewhere").of([ID, "two"]) == {}
