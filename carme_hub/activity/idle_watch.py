@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from carme_hub.domain.activity.idle import IdleState, decide
-from carme_hub.domain.activity.minutes import HOUR, Minute
+from carme_hub.domain.activity.idle import IdleState, IdleTail, decide, follow
+from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule, Subject, rule_for
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person
@@ -24,7 +24,8 @@ from carme_hub.store.activity import ActivityStore
 from carme_hub.store.idle import ENDED, HERE, TOLD, WARNED, IdleEvent, IdleStore
 from carme_hub.store.threads import in_store_thread
 
-INTERVAL = 60.0
+#: Seconds between two looks, and the age of the oldest minute that a later look reads.
+INTERVAL, RECENT = 60.0, 900.0
 
 
 class NotIdle(Refused):
@@ -78,6 +79,7 @@ class IdleWatch:
         self._activity, self._events, self._hub, self._log = activity, events, hub, log
         #: By session; without those for which no rule is in force.
         self.states: Mapping[str, IdleSession] = {}
+        self._tails: Mapping[str, tuple[IdleRule, IdleTail | None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,17 +113,31 @@ class IdleWatch:
         if not rules:
             self.states = {}
             return
-        longest = max(rule.after for _, rule in rules.values())
-        # Idle time before the last warning counts too, so that a warning is not given twice.
-        minutes = await in_store_thread(self._activity.minutes, list(rules), now - longest - HOUR)
+        tails = await self._follow(rules, now)
         events = await in_store_thread(self._events.of, list(rules))
         states = {}
         for id, (session, rule) in rules.items():
-            own = minutes.get(id, {})
-            found = self._decide(session, rule, own.get(session.node, ()), events.get(id, []), now)
-            states[id] = found
-            await self._act(session, found, events.get(id, []), now)
+            states[id] = self._decide(session, rule, tails.get(id), events.get(id, []), now)
+            await self._act(session, states[id], events.get(id, []), now)
         self.states = states
+
+    async def _follow(self, rules: Mapping[str, tuple[Session, IdleRule]], now: float) -> Mapping[str, IdleTail | None]:
+        """Return what is known of sessions; of one that was looked at before, only the newest minutes are read."""
+        known = {
+            id: tail
+            for id, (rule, tail) in self._tails.items()
+            if id in rules and rules[id][1] == rule and tail is not None and tail.until > now - RECENT
+        }
+        others = [id for id in rules if id not in known]
+        longest = max(rule.after for _, rule in rules.values())
+        # Idle time before the last warning counts too, so that a warning is not given twice.
+        minutes = await in_store_thread(self._activity.minutes, others, now - longest - HOUR) if others else {}
+        minutes |= await in_store_thread(self._activity.minutes, list(known), now - RECENT) if known else {}
+        self._tails = {
+            id: (rule, follow(known.get(id), minutes.get(id, {}).get(session.node, ()), rule))
+            for id, (session, rule) in rules.items()
+        }
+        return {id: tail for id, (_, tail) in self._tails.items()}
 
     def _rules(self, policy: Policy, now: float) -> Iterable[tuple[Session, IdleRule]]:
         if not policy.idle:
@@ -146,12 +162,12 @@ class IdleWatch:
         )
 
     def _decide(
-        self, session: Session, rule: IdleRule, minutes: Iterable[Minute], events: list[IdleEvent], now: float
+        self, session: Session, rule: IdleRule, tail: IdleTail | None, events: list[IdleEvent], now: float
     ) -> IdleSession:
         clicks = [event.at for event in events if event.kind == HERE]
         state = decide(
             rule,
-            tuple(minutes),
+            tail,
             clicks=clicks,
             warned=[(event.at, event.seconds) for event in events if event.kind == WARNED],
             companions=self._hub.companions(session.id),

@@ -4,14 +4,15 @@ A session is idle in a minute if everything that is known of it says so: no kern
 of a terminal, no run, CPUs below a bound, and GPUs below a bound where their use is known. What is not known is never
 idle: a session whose server says nothing of its kernels, or that reports nothing, is left alone.
 
-    found = decide(rule, minutes, clicks=(), warned=(), companions=0, now=now)
+    tail = follow(None, minutes, rule)
+    found = decide(rule, tail, clicks=(), warned=(), companions=0, now=now)
     found.state       # "active", "unknown", "idle", "warn" or "due"
     found.deadline    # when it is over, if nothing happens until then
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.quotas.idle.rules import IdleRule
@@ -57,9 +58,42 @@ def minute_is_idle(minute: Minute, rule: IdleRule) -> tuple[bool | None, str]:
     return True, ""
 
 
+@dataclass(frozen=True, slots=True)
+class IdleTail:
+    """The end of what is known of a session.
+
+    Attributes:
+        since: begin of the idle time that lasts until ``until``; 0 = it was not idle. until: end of the newest minute.
+        because: why it was not idle. known: whether that is known; False = it is not known whether it was idle.
+    """
+
+    since: float
+    until: float
+    because: str = ""
+    known: bool = True
+
+
+def follow(tail: IdleTail | None, minutes: Iterable[Minute], rule: IdleRule) -> IdleTail | None:
+    """Return the tail after further minutes; those before its end are left out. None = nothing is known yet.
+
+    Args:
+        minutes: of the session's own node, in order.
+    """
+    for minute in minutes:
+        if tail is not None and minute.at < tail.until - MINUTE / 2:
+            continue
+        idle, because = minute_is_idle(minute, rule)
+        # Nothing is known of the time between two reports that do not meet.
+        meets = tail is not None and minute.at - tail.until < MINUTE
+        since = tail.since if tail is not None and meets and tail.since else float(minute.at)
+        until = float(minute.at + max(minute.seconds, 1))
+        tail = IdleTail(since if idle else 0.0, until, because, idle is not None)
+    return tail
+
+
 def decide(
     rule: IdleRule,
-    minutes: Sequence[Minute],
+    tail: IdleTail | None,
     *,
     clicks: Sequence[float],
     warned: Sequence[tuple[float, int]],
@@ -69,19 +103,19 @@ def decide(
     """Return what is decided of a session that a rule is for.
 
     Args:
-        minutes: of its own node, in order. clicks: when its user said "still here"; those beyond the rule's number do
-            not count. warned: when its user was warned, and of how many seconds before the deadline each was.
+        clicks: when its user said "still here"; those beyond the rule's number do not count. warned: when its user was
+            warned, and of how many seconds before the deadline each was.
         companions: that it has now; a session with one is active.
     """
     if companions:
         return IdleState("active", because="It has more nodes for its runs.")
-    if not minutes or now - (minutes[-1].at + minutes[-1].seconds) > MOST_BEHIND:
+    if tail is None or now - tail.until > MOST_BEHIND:
         return IdleState("unknown", because="Nothing was reported in the last minutes.")
-    since, because, known = _idle_since(minutes, rule)
-    if not since:
-        return IdleState("active" if known else "unknown", because=f"{because[:1].upper()}{because[1:]}.")
+    if not tail.since:
+        because = f"{tail.because[:1].upper()}{tail.because[1:]}."
+        return IdleState("active" if tail.known else "unknown", because=because)
     kept = sorted(clicks)[: rule.still_here]
-    since = max([since, *(click for click in kept if click <= now)])
+    since = max([tail.since, *(click for click in kept if click <= now)])
     # Warnings of an earlier idle time do not count for this one.
     given = {seconds: at for at, seconds in sorted(warned) if at >= since}
     deadline = since + rule.after
@@ -94,19 +128,3 @@ def decide(
         else:
             return IdleState("idle", since, deadline)
     return IdleState("due" if now >= deadline else "idle", since, deadline)
-
-
-def _idle_since(minutes: Sequence[Minute], rule: IdleRule) -> tuple[float, str, bool]:
-    """Return the begin of the idle time that lasts until the newest minute; 0, and why the newest minute is not idle.
-
-    The last value is whether it is known that the newest minute was not idle.
-    """
-    since, after = 0.0, minutes[-1].at + MINUTE
-    for minute in reversed(minutes):
-        idle, because = minute_is_idle(minute, rule)
-        if minute.at < after - MINUTE:  # nothing is known of the time between
-            break
-        if not idle:
-            return since, because, idle is not None
-        since, after = float(minute.at), minute.at
-    return since, "", True

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.activity.idle import MOST_BEHIND, decide, minute_is_idle
+from carme_hub.domain.activity.idle import MOST_BEHIND, IdleState, decide, follow, minute_is_idle
 from carme_hub.domain.activity.minutes import GpuMinute, Minute
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule, Subject, rule_for
 from carme_hub.domain.quotas.rules import SubjectKind
@@ -56,9 +56,13 @@ def test_a_minute_is_idle_only_if_everything_says_so(
     assert minute_is_idle(minute(2, **changes), RULE) == (idle, because)
 
 
-def decided(minutes: list[Minute], now: float = NOW, **changes: object) -> tuple[str, float, float, int]:
+def whole(minutes: list[Minute], now: float = NOW, **changes: object) -> IdleState:
     given: dict[str, object] = {"clicks": (), "warned": (), "companions": 0, **changes}
-    found = decide(RULE, minutes, now=now, **given)  # type: ignore[arg-type]
+    return decide(RULE, follow(None, minutes, RULE), now=now, **given)  # type: ignore[arg-type]
+
+
+def decided(minutes: list[Minute], now: float = NOW, **changes: object) -> tuple[str, float, float, int]:
+    found = whole(minutes, now, **changes)
     return found.state, found.since, found.deadline, found.warning
 
 
@@ -71,8 +75,8 @@ def test_the_deadline_is_after_the_begin_of_the_idle_time() -> None:
 
 
 def test_a_session_that_works_or_of_which_nothing_is_known_is_left_alone() -> None:
-    assert decide(RULE, [*quiet(59), minute(1, runs=1)], clicks=(), warned=(), companions=0, now=NOW).state == "active"
-    unknown = decide(RULE, [*quiet(300), minute(1, kernels=None)], clicks=(), warned=(), companions=0, now=NOW)
+    assert whole([*quiet(59), minute(1, runs=1)]).state == "active"
+    unknown = whole([*quiet(300), minute(1, kernels=None)])
     assert (unknown.state, unknown.because) == (
         "unknown",
         "Its server says nothing of its kernels and terminals.",
@@ -148,6 +152,13 @@ def test_it_is_due_only_after_an_hour_of_known_idleness_and_both_warnings(
             assert any(of == seconds and since <= at <= NOW - seconds for at, of in warned)
     if pattern[-1] is not True:
         assert state in ("active", "unknown")
+
+
+@given(st.lists(st.sampled_from([0, 1, None]), min_size=1, max_size=30), st.integers(0, 30), st.integers(0, 29))
+def test_following_a_session_comes_to_what_the_whole_says(pattern: list[int | None], cut: int, gap: int) -> None:
+    minutes = [minute(60 - place, kernels=kernels) for place, kernels in enumerate(pattern) if place != gap]
+    first = follow(None, minutes[:cut], RULE)
+    assert follow(first, minutes, RULE) == follow(first, minutes[cut:], RULE) == follow(None, minutes, RULE)
 
 
 @pytest.mark.parametrize(
