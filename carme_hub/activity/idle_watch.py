@@ -26,6 +26,8 @@ from carme_hub.store.threads import in_store_thread
 
 #: Seconds between two looks, and the age of the oldest minute that a later look reads.
 INTERVAL, RECENT = 60.0, 900.0
+#: Sessions that are looked at in one step of the event loop.
+AT_ONCE = 20
 
 
 class NotIdle(Refused):
@@ -109,7 +111,7 @@ class IdleWatch:
             StoreError: the database fails; nothing was decided, or not for all sessions.
         """
         policy, now = self._hub.policy(), self._hub.clock()
-        rules = {session.id: (session, rule) for session, rule in self._rules(policy, now)}
+        rules = await self._rules(policy, now)
         if not rules:
             self.states = {}
             return
@@ -139,15 +141,18 @@ class IdleWatch:
         }
         return {id: tail for id, (_, tail) in self._tails.items()}
 
-    def _rules(self, policy: Policy, now: float) -> Iterable[tuple[Session, IdleRule]]:
-        if not policy.idle:
-            return
-        for session in self._hub.sessions():
+    async def _rules(self, policy: Policy, now: float) -> dict[str, tuple[Session, IdleRule]]:
+        """Return the sessions for which a rule is in force; other tasks run in between."""
+        found = {}
+        for number, session in enumerate(tuple(self._hub.sessions()) if policy.idle else ()):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
                 continue
             rule = rule_for(policy.idle, self._subject(session), now, policy.zone)
             if rule is not None:
-                yield session, rule
+                found[session.id] = session, rule
+        return found
 
     def _subject(self, session: Session) -> Subject:
         person, request = self._hub.person(session.user), session.request

@@ -43,6 +43,7 @@ from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.idle import HANDLERS as IDLE
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
@@ -296,6 +297,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *BATCH_JOBS,
     *RUNS,
     *SESSIONS,
+    *IDLE,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

@@ -14,6 +14,7 @@ from carme_hub.domain.activity.efficiency import Asked, efficiency
 from carme_hub.domain.activity.minutes import Minute
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.quotas.idle.rules import Action
 from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session, SessionState
 from carme_hub.domain.wording import duration, gpu_hours
 from carme_hub.errors import Refused
@@ -52,6 +53,8 @@ class Card:
         again: the query of a link to the form, filled in like this session.
         note: what there is to say of its use besides, such as that nothing is reported yet.
         session: its id; stops: whether it can be stopped now.
+        idle: that it is idle, and what follows, as a sentence; "" = it is not, or nothing follows. warned: whether its
+            user is warned. clicks: how often "still here" can be said.
     """
 
     server: str
@@ -69,6 +72,9 @@ class Card:
     again: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     stops: bool = False
+    idle: str = ""
+    warned: bool = False
+    clicks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
     if session is not None and stored.measured and session.state is SessionState.RUNNING:
         use = session_use(stored.uses.get(session.id, ()), stored.minutes.get(session.id, {}), now, virtual=virtual)
         note = None if use is not None else "What it uses is shown after its first two minutes."
+    idle, warned, clicks = _idle(hub, session, now) if state == "running" else ("", False, 0)
     return Card(
         server=spawner.name,
         title=_title(spawner.name),
@@ -118,7 +125,25 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
         again=again(session.request) if session is not None else {},
         session=session.id if session is not None else "",
         stops=session is not None and state in ("running", "unknown"),
+        idle=idle,
+        warned=warned,
+        clicks=clicks,
     )
+
+
+def _idle(hub: HubContext, session: Session | None, now: float) -> tuple[str, bool, int]:
+    """Return that a session is idle and what follows, whether its user is warned, and how many clicks are left."""
+    found = hub.idle.states.get(session.id) if hub.idle is not None and session is not None else None
+    if found is None or not found.state.since:
+        return "", False, 0
+    state, rule = found.state, found.rule
+    ends = rule.action is not Action.TELL
+    left = state.deadline - now
+    warned = ends and bool(rule.warn) and left <= max(rule.warn)
+    sentence = f"It has been idle since {clock(state.since, now)}."
+    if ends:
+        sentence += f" It is stopped at {clock(state.deadline, now)} if nothing is at work in it until then."
+    return sentence, warned, found.clicks_left if ends else 0
 
 
 def _title(server: str) -> str:

@@ -20,7 +20,8 @@ from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
-from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.activity.idle_watch import IdleWatch
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.activity.tokens import KEY, ReporterTokens
 from carme_hub.booking.settings import CarmeReservations
@@ -36,6 +37,7 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.slots import Slots
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
+from carme_hub.spawners.hub.idle import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.engine import CarmeStore
@@ -77,6 +79,8 @@ class HubContext:
         self.reporter_tokens: ReporterTokens | None = None
         #: What jobs use, as the activity service has stored it; None where they are not measured.
         self.activity_store: ActivityStore | None = None
+        #: Ends idle sessions by the policy's rules; None where jobs are not measured.
+        self.idle: IdleWatch | None = None
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -113,12 +117,19 @@ class HubContext:
             log=self.log,
             continue_batch_job=self._continue_batch_job,
         )
+        if self.activity_store is not None:
+            policy = self.admission.policy if self.admission is not None else PolicyInForce(self._quotas)
+            parts = (engine, self.settings.cluster, self.activity_store, self.registry, policy, self._hub_db)
+            self.idle = idle_watch(*parts, self.reconciler.cancel, self.log)
+            self.idle.start()
         self.registry.on_change(self._notify_spawner)
         self.watcher.start()
         self.reconciler.start()
 
     async def stop(self) -> None:
         """End the background tasks; sessions continue."""
+        if self.idle is not None:
+            await self.idle.stop()
         await self.reconciler.stop()
         await self.watcher.stop()
         if self.slots is not None:

@@ -40,7 +40,7 @@ class SpawnerWithSession(SpawnerThatOnlyNotes):
 class Part:
     """The hub's context as far as the page goes; ``open`` and ``ended`` are alice's sessions."""
 
-    activity_store = admission = slots = None
+    activity_store = admission = slots = idle = None
 
     def __init__(self) -> None:
         self.open: list[Session] = []

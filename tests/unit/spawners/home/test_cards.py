@@ -12,9 +12,12 @@ from affected_parts import ID, session
 from booked_parts import HOUR, NOW
 from jinja2 import Environment, FileSystemLoader
 
+from carme_hub.activity.idle_watch import IdleSession
+from carme_hub.domain.activity.idle import IdleState
 from carme_hub.domain.activity.minutes import GpuMinute, GpuTotal, Minute, Total
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.quotas.idle.rules import Action, IdleRule
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import Refused
 from carme_hub.spawners.handlers.pages import templates_path
@@ -55,6 +58,7 @@ def hub(*sessions: Session, job: Job | None = None, admission: Any = None) -> An
         ),
         watcher=SimpleNamespace(latest=Snapshot(0, 0, jobs), health=SimpleNamespace(ok=True, error="")),
         admission=admission,
+        idle=None,
     )
 
 
@@ -135,6 +139,29 @@ def test_what_it_uses_is_there_or_it_is_said_that_it_comes() -> None:
     assert (found.use.rows[0].value, found.note) == ("80 %, 4 GiB of 40 GiB", "")
     assert card(running, stored=StoredUse(True)).note == "What it uses is shown after its first two minutes."
     assert card(running, stored=StoredUse()).note == "", "this hub measures nothing"
+
+
+@pytest.mark.parametrize(
+    ("action", "left", "idle", "warned", "clicks"),
+    [
+        ("stop", 3000, "It is stopped at ", False, 2),
+        ("stop", 900, "It is stopped at ", True, 2),
+        ("tell", 900, "It has been idle since ", False, 0),
+    ],
+)
+def test_an_idle_session_says_since_when_and_what_follows(
+    action: str, left: int, idle: str, warned: bool, clicks: int
+) -> None:
+    state = IdleState("idle", NOW - 600, NOW + left)
+    found = IdleSession(IdleRule(Action(action)), state, 2)
+    parts = hub(session(node="n1"), job=job())
+    parts.idle = SimpleNamespace(states={ID: found})
+    shown = card(parts)
+    assert idle in shown.idle
+    assert (shown.warned, shown.clicks) == (warned, clicks)
+    parts.idle.states[ID] = replace(found, state=IdleState("active"))
+    assert card(parts).idle == ""
+    assert card(hub(session(node="n1"), job=job())).idle == "", "nobody watches"
 
 
 def test_the_default_server_comes_first_and_what_does_not_run_has_no_card() -> None:
