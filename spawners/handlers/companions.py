@@ -53,6 +53,9 @@ _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of compani
 class SessionHandler(APIHandler):
     """The base of handlers for one session: finds the session, and checks that the caller may use it."""
 
+    #: What is said where Slurm or the database does not answer.
+    not_known = _NOT_KNOWN
+
     async def _authorize(self, id: str, *more: str) -> None:
         """Answer a caller with access; without access a caller does not learn whether the session exists."""
         if self.current_user is None:
@@ -86,8 +89,8 @@ class SessionHandler(APIHandler):
         except Refused as error:
             self._refuse({"unknown": 404, "key-used": 422}.get(error.reason, 409), error)
         except (SlurmUnreachable, StoreError) as error:
-            hub.log.warning("Companions of session %s: %s", session.id, error)
-            raise web.HTTPError(503, _NOT_KNOWN) from error
+            hub.log.warning("%s of session %s: %s", self.request.path, session.id, error)
+            raise web.HTTPError(503, self.not_known) from error
 
     def _refuse(self, status: int, error: Refused) -> None:
         self.set_status(status)

@@ -12,15 +12,14 @@ import time
 from typing import Any
 from weakref import WeakValueDictionary
 
-from jupyterhub.apihandlers.base import APIHandler
-from jupyterhub.scopes import needs_scope
 from tornado import web
 
 from carme_hub.domain.sessions.session import Session, SessionState
-from carme_hub.errors import Refused, SlurmRejected, SlurmUnreachable, StoreError
+from carme_hub.errors import Refused, SlurmRejected
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.bodies import small_json
-from carme_hub.spawners.hub.shared import HubContext, started_hub
+from carme_hub.spawners.handlers.companions import SessionHandler
+from carme_hub.spawners.hub.shared import HubContext
 
 EXTEND = r"/api/carme/sessions/([0-9a-f-]{36})/time-limit"
 _LARGEST_BODY = 256
@@ -86,33 +85,18 @@ async def _extend(
     return session, job.start + 60 * job.time_limit, warnings
 
 
-class ExtendHandler(APIHandler):
-    """Accepts extensions from the session's user, and from users who may start servers for them."""
+class ExtendHandler(SessionHandler):
+    """Accepts extensions from the session's own programs, and from users who may start servers for its user."""
+
+    not_known = "Slurm does not answer; it is unknown whether there is more time."
 
     async def post(self, id: str) -> None:
         """Answer with the new end."""
-        if self.current_user is None:
-            raise web.HTTPError(403)
-        hub = started_hub()
-        session = hub.registry.current(id) if hub is not None else None
-        # Without access a caller does not learn whether the session exists.
-        await self._extend(hub, session, user_name=session.user if session else self.current_user.name)
+        await self._authorize(id)
 
-    @needs_scope("start:servers")
-    async def _extend(self, hub: HubContext | None, session: Session | None, user_name: str) -> None:
-        user = self.find_user(user_name)
-        if hub is None or session is None or user is None or session.server_name not in user.spawners:
-            raise web.HTTPError(404, "There is no such session.")
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
         minutes = _minutes(self.request.body)
-        try:
-            session, ends, warnings = await extend(hub, user.spawners[session.server_name], session, minutes)
-        except Refused as error:
-            self.set_status(409)
-            self.finish(json.dumps({"error": error.reason, "message": error.message}))
-            return
-        except (SlurmUnreachable, StoreError) as error:
-            hub.log.warning("It is unknown whether session %s has more time: %s", session.id, error)
-            raise web.HTTPError(503, "Slurm does not answer; it is unknown whether there is more time.") from error
+        session, ends, warnings = await extend(hub, spawner, session, minutes)
         text = clock(ends, time.time())
         answer = {"minutes": session.request.time_limit, "ends": int(ends), "said": text, "warnings": warnings}
         self.finish(json.dumps(answer))

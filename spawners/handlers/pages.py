@@ -43,9 +43,9 @@ from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.handlers.idle import HANDLERS as IDLE
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
+from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.sessions import HANDLERS as SESSIONS
@@ -297,7 +297,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *BATCH_JOBS,
     *RUNS,
     *SESSIONS,
-    *IDLE,
+    *OWN_SESSION,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

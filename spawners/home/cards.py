@@ -102,7 +102,7 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
     virtual = bool(getattr(spawner, "virtual", False))
     sessions = hub.registry.open_of(user.name, spawner.name)
     session = sessions[-1] if sessions else None
-    job = _job(hub, session)
+    job = job_of(hub, session)
     state, said = _state(hub, spawner, session, job, now)
     use = note = None
     if session is not None and stored.measured and session.state is SessionState.RUNNING:
@@ -119,7 +119,7 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
         url=user.server_url(spawner.name) if spawner.ready else "",
         progress=user.progress_url(spawner.name) if spawner.pending == "spawn" else "",
         time=spawner.time_left if state != "stopping" else None,
-        spent=_spent(hub, session, job, now, virtual=virtual),
+        spent=spent_sentence(hub, session, job, now, virtual=virtual),
         use=use,
         note=note or "",
         again=again(session.request) if session is not None else {},
@@ -150,7 +150,8 @@ def _title(server: str) -> str:
     return f"Server “{server}”" if server else "Your server"
 
 
-def _job(hub: HubContext, session: Session | None) -> Job | None:
+def job_of(hub: HubContext, session: Session | None) -> Job | None:
+    """Return the job of a session, as Slurm was last seen; None if there is none, or it has ended."""
     snapshot = hub.watcher.latest
     if session is None or snapshot is None:
         return None
@@ -198,7 +199,7 @@ def profile_names(spawner: Any) -> Mapping[str, str]:
     return {str(row["slug"]): str(row.get("display_name", row["slug"])) for row in rows if "slug" in row}
 
 
-def _spent(hub: HubContext, session: Session | None, job: Job | None, now: float, *, virtual: bool) -> str:
+def spent_sentence(hub: HubContext, session: Session | None, job: Job | None, now: float, *, virtual: bool) -> str:
     """Return what a session has used of its GPU time, and what the rest would use, as the ledger will count it."""
     if session is None or job is None or not job.start or not session.request.gpus:
         return ""

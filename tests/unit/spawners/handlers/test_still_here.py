@@ -14,7 +14,7 @@ from carme_hub.activity.idle_watch import IdleSession, NoClicksLeft, NotIdle
 from carme_hub.domain.activity.idle import IdleState
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule
 from carme_hub.errors import StoreError
-from carme_hub.spawners.handlers import companions, idle
+from carme_hub.spawners.handlers import companions, own_session
 
 __all__ = ["alice", "hub", "part"]
 API = f"/hub/api/carme/sessions/{ID}"
@@ -41,14 +41,14 @@ def watch(part: Part, monkeypatch: pytest.MonkeyPatch) -> Watch:
     found = Watch()
     part.idle = found  # type: ignore[assignment]
     part.log = SimpleNamespace(warning=lambda *_: None)  # type: ignore[attr-defined]
-    for module in (companions, idle):
+    for module in (companions, own_session):
         monkeypatch.setattr(module, "started_hub", lambda: part)
     return found
 
 
 async def ask(browser: Browser, method: str, path: str, **more: Any) -> tuple[int, Any]:
     headers = {"X-XSRFToken": browser.xsrf, "Sec-Fetch-Mode": "cors", "Content-Type": "application/json"}
-    status, text, _ = await browser.ask(method, f"{API}/{path}", headers=headers, **more)
+    status, text, _ = await browser.ask(method, f"{API}/{path}".rstrip("/"), headers=headers, **more)
     return status, json.loads(text)
 
 
@@ -85,18 +85,17 @@ async def test_a_get_or_a_form_without_its_token_is_no_click(alice: Browser, wat
 
 
 async def test_programs_read_the_state_and_click(alice: Browser, watch: Watch) -> None:
-    status, found = await ask(alice, "GET", "idle")
-    assert (status, found) == (
-        200,
-        {
-            **{"state": "warn", "since": 1000, "deadline": 4600, "because": "", "action": "stop"},
-            **{"after": 3600, "clicks_left": 2},
-        },
-    )
+    status, found = await ask(alice, "GET", "")
+    assert status == 200
+    assert found["idle"] == {
+        **{"state": "warn", "since": 1000, "deadline": 4600, "because": "", "action": "stop"},
+        **{"after": 3600, "clicks_left": 2},
+    }
+    assert (found["session"], found["ends"], found["gpus"], found["virtual"]) == (ID, 0, 1, False)
     status, found = await ask(alice, "POST", "still-here")
     assert (status, found["state"], found["clicks_left"]) == (200, "idle", 1)
     watch.states = {}
-    assert await ask(alice, "GET", "idle") == (200, {"state": "off"})
+    assert (await ask(alice, "GET", ""))[1]["idle"] == {"state": "off"}
 
 
 async def test_a_click_with_a_body_or_on_a_hub_that_ends_nothing_is_refused(
@@ -106,7 +105,7 @@ async def test_a_click_with_a_body_or_on_a_hub_that_ends_nothing_is_refused(
     part.idle = None
     status, found = await ask(alice, "POST", "still-here")
     assert (status, found["error"]) == (409, "not-idle")
-    assert await ask(alice, "GET", "idle") == (200, {"state": "off"})
+    assert (await ask(alice, "GET", ""))[1]["idle"] == {"state": "off"}
 
 
 async def test_nobody_clicks_for_others(hub: ForgedHub, alice: Browser, watch: Watch, part: Part) -> None:
@@ -114,6 +113,6 @@ async def test_nobody_clicks_for_others(hub: ForgedHub, alice: Browser, watch: W
     bob = await hub.browser("bob")
     status, _, _ = await bob.post(f"/hub/carme/sessions/{ID}/still-here", {})
     assert status == 404
-    status, _ = await ask(bob, "GET", "idle")
+    status, _ = await ask(bob, "GET", "")
     assert status == 404
     assert watch.clicks == []

@@ -1,12 +1,13 @@
-"""Whether a session is idle, and the click by which its user says to be there: REST, and the form of the home page.
+"""What a session's own programs ask of it: its time, its GPU time, whether it is idle; and the click that says "here".
 
-``GET /hub/api/carme/sessions/<uuid>/idle`` and ``POST …/still-here`` are for the session's own programs and for whoever
-may start servers for its user.
+``GET /hub/api/carme/sessions/<uuid>`` and ``POST …/still-here`` are for the session's own programs and for whoever may
+start servers for its user. The home page has a form for the click.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from jupyterhub.scopes import needs_scope
@@ -16,12 +17,14 @@ from tornado import web
 from carme_hub.activity.idle_watch import IdleSession, NotIdle
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, StoreError
+from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.companions import SessionHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.home.cards import job_of, spent_sentence
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"
-IDLE = rf"/api/carme/sessions/({_UUID})/idle"
+STATE = rf"/api/carme/sessions/({_UUID})"
 STILL_HERE = rf"/api/carme/sessions/({_UUID})/still-here"
 FORM = rf"/carme/sessions/({_UUID})/still-here"
 _NOT_KNOWN = "The database does not answer, so nothing was changed. Try it again in a moment."
@@ -43,15 +46,32 @@ def idle_json(found: IdleSession | None) -> dict[str, Any]:
     }
 
 
-class IdleHandler(SessionHandler):
-    """Answers whether a session is idle."""
+class StateHandler(SessionHandler):
+    """Answers what is left of a session: its time, its GPU time, and whether it is idle."""
 
     async def get(self, id: str) -> None:
-        """Send the state; nothing is changed."""
+        """Send the state, from memory; nothing is changed."""
         await self._authorize(id)
 
-    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:  # noqa: ARG002
-        self.finish(json.dumps(idle_json(hub.idle.states.get(session.id) if hub.idle is not None else None)))
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
+        self.finish(json.dumps(state_json(hub, spawner, session, time.time())))
+
+
+def state_json(hub: HubContext, spawner: Any, session: Session, now: float) -> dict[str, Any]:
+    """Return what programs read of a session. ``ends`` is 0 where it is not known; times are UTC epoch seconds."""
+    virtual = bool(getattr(spawner, "virtual", False))
+    job = job_of(hub, session)
+    ends = job.start + 60 * job.time_limit if job is not None and job.start and job.time_limit else 0.0
+    return {
+        "session": session.id,
+        "now": int(now),
+        "ends": int(ends),
+        "said": clock(ends, now) if ends else "",
+        "spent": spent_sentence(hub, session, job, now, virtual=virtual),
+        "gpus": session.request.gpus.count,
+        "virtual": virtual,
+        "idle": idle_json(hub.idle.states.get(session.id) if hub.idle is not None else None),
+    }
 
 
 class StillHereHandler(SessionHandler):
@@ -105,7 +125,7 @@ class StillHereFormHandler(CarmeHomeHandler):
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
-    (IDLE, IdleHandler),
+    (STATE, StateHandler),
     (STILL_HERE, StillHereHandler),
     (FORM, StillHereFormHandler),
 ]
