@@ -7,6 +7,7 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``GET <base>/carme/runs/<id>``: the bundle of media types that the kernel would send.
 - ``POST <base>/carme/runs/<id>`` with ``{"ask": "stop" | "stacks" | "+1" | "-1"}``: ``{"message": …}``.
 - ``GET <base>/carme/runs.css``: the style sheet.
+- ``GET``, ``POST <base>/carme/activity``: what the session uses and what is left of it (``activity``).
 
 The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 """
@@ -29,6 +30,7 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from .activity import SessionActivity, kernel_pids
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 from .upload import INTERVAL, JITTER, RunsUpload
 from .work import INTERVAL as WORK_INTERVAL
@@ -53,6 +55,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
         lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
     ).start()
     _keep_work_file(server, runs, page)
+    activity = {**shared, "activity": SessionActivity(lambda: kernel_pids(server.kernel_manager))}
     server.web_app.add_handlers(
         ".*$",
         [
@@ -63,6 +66,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, r"carme/timeline/([^/]+)/(\d{1,6})"), TimelineHandler),
             (url_path_join(base, r"carme/profile/([^/]+)/(\d{1,6})"), ProfileHandler, shared),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
+            (url_path_join(base, "carme/activity"), ActivityHandler, activity),
         ],
     )
 
@@ -196,6 +200,29 @@ class RunsHandler(_Handler):
     async def get(self) -> None:
         """Answer with the table."""
         await self._answer(self._runs.readers, self._page.rows)
+
+
+class ActivityHandler(_Handler):
+    """What the session uses, and what is left of it."""
+
+    def initialize(self, activity: SessionActivity, **shared: Any) -> None:
+        """Keep what all requests share."""
+        super().initialize(**shared)
+        self._activity = activity
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with it."""
+        with_curve = bool(self.get_argument("curve", ""))
+        await self._answer(self._runs.readers, lambda: self._activity.view(with_curve=with_curve))
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Do what a button asks for."""
+        body = self.get_json_body() or {}
+        await self._answer(self._runs.askers, lambda: self._activity.do(body))
 
 
 class ComparisonHandler(_Handler):
