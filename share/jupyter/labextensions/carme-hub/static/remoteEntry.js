@@ -1,5 +1,5 @@
 /* Shows a run of %%distributed in JupyterLab and Jupyter Notebook 7, from the data of carme_hub.training.notebook.display,
-   and opens the page Runs (runs.js) from JupyterLab's launcher and palette.
+   and opens the page Runs (runs.js) from JupyterLab's launcher and palette. What the session uses is in activity.js.
 
    The kernel sends the data again when it changes. Where it does not (the page was opened later, the kernel ended), the
    page asks the server (carme_hub.training.server.extension), so a saved notebook shows what became of its run.
@@ -15,6 +15,7 @@
   /** What a part may consist of: the data may come with somebody else's notebook. */
   const ELEMENTS = new Set(["P", "SPAN", "DIV", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "PRE", "CODE", "PROGRESS"]);
   const ATTRIBUTES = new Set(["class", "scope", "role", "tabindex", "aria-label", "aria-hidden", "value", "max"]);
+  const here = document.currentScript.src;
   let shared;
   let lab; // JupyterLab, once it has started
 
@@ -371,8 +372,14 @@
     },
     async get(name) {
       if (name === "./extension") {
-        const plugin = await runsPlugin();
-        return () => ({ __esModule: true, default: plugin });
+        const plugins = [await runsPlugin()];
+        try {
+          const { activityPlugin } = await import(new URL("activity.js", here));
+          plugins.push(await activityPlugin({ library, has: (other) => other in shared, element }));
+        } catch (error) {
+          console.warn("carme-hub: what the session uses is not shown", error); // an exception would leave the page blank
+        }
+        return () => ({ __esModule: true, default: plugins });
       }
       if (name !== "./mimeExtension") throw new Error(`carme-hub has no module ${name}`);
       const extension = await mimeExtension();

@@ -1,0 +1,331 @@
+/* What the session uses and what is left of it, in JupyterLab and Notebook 7: an item of the status bar, a panel, and
+   warnings. The data is from carme_hub.training.server.activity; remoteEntry.js loads this module.
+
+   Every tab asks its own server; the server asks the hub, once a minute for all of them. A warning is shown once in all
+   tabs, and stays until somebody has seen it. */
+
+/** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
+const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
+/** Minutes before the end, and shares of memory, at which there is a warning. */
+const MINUTES = [30, 10, 2], FULL = 0.9;
+const GIB = 1024;
+
+const STYLE = `
+.carme-status { border: 0; background: none; color: inherit; font: inherit; cursor: pointer; white-space: nowrap; }
+.carme-status:focus-visible { outline: 2px solid var(--jp-brand-color1); }
+.carme-activity { overflow: auto; padding: 8px 12px; background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); }
+.carme-activity h2 { font-size: 1.1em; margin: 4px 0 8px; }
+.carme-activity p { margin: 4px 0; overflow-wrap: anywhere; }
+.carme-activity .carme-dim { color: var(--jp-ui-font-color2); padding-left: 8px; }
+.carme-activity .carme-warn { color: var(--jp-warn-color0); }
+.carme-use-row { display: grid; grid-template-columns: auto 1fr; column-gap: 8px; margin-bottom: 8px; }
+.carme-use-row > :nth-child(2) { text-align: right; }
+.carme-use-row > svg { grid-column: 1 / -1; width: 100%; height: 28px; background: var(--jp-layout-color2); }
+.carme-use-row polyline { fill: none; stroke: var(--jp-brand-color1); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.carme-activity .carme-buttons { display: flex; gap: 6px; margin: 4px 0; }
+.carme-activity button { padding: 4px 10px; }
+`;
+
+/** Return MiB as GiB. */
+export const gib = (mib) => (mib == null ? "not known" : `${mib < 10 * GIB ? (mib / GIB).toFixed(1) : Math.round(mib / GIB)} GiB`);
+
+/** Return seconds as "1 h 12 min". */
+export function span(seconds) {
+  const minutes = Math.max(0, Math.floor(seconds / 60));
+  const hours = Math.floor(minutes / 60);
+  return [hours ? `${hours} h` : "", hours && !(minutes % 60) ? "" : `${minutes % 60} min`].filter(Boolean).join(" ");
+}
+
+/** Return what a GPU does now, in words. */
+export function gpuWords(gpu) {
+  const busy = gpu.utilisation == null ? "use not known" : `${gpu.utilisation} %`;
+  return gpu.memory == null ? busy : `${busy}, ${gib(gpu.memory)} of ${gib(gpu.memory_total)}`;
+}
+
+/** Return the text of the status bar: the busiest GPU, or the memory, and the time that is left. */
+export function statusText(view) {
+  const parts = [];
+  const gpus = view.used?.gpus ?? [];
+  if (gpus.length) {
+    const known = gpus.filter((gpu) => gpu.utilisation != null);
+    const mean = known.length ? `${Math.round(known.reduce((sum, gpu) => sum + gpu.utilisation, 0) / known.length)} %` : "use not known";
+    const held = gpus.reduce((sum, gpu) => sum + (gpu.memory ?? 0), 0);
+    const word = view.used.virtual ? "Virtual GPU" : "GPU";
+    parts.push(`${word}${gpus.length > 1 ? "s" : ""} ${mean}, ${gib(held)}`);
+  } else if (view.used?.memory != null) {
+    parts.push(`Memory ${gib(view.used.memory)}`);
+  }
+  if (view.state?.ends) parts.push(`${span(view.state.ends - view.now)} left`);
+  return parts.join(" · ");
+}
+
+/** Return the warnings that are due: an id by which each is shown once, a sentence, and what can be done at once. */
+export function warnings(view) {
+  const found = [];
+  const { state, used, now } = view;
+  if (state?.ends) {
+    const left = state.ends - now;
+    const due = MINUTES.filter((minutes) => left <= 60 * minutes).at(-1);
+    if (due !== undefined && left > 0) {
+      const text = `This session ends in ${span(left)}. Save your work, or give it more time.`;
+      found.push({ id: `end-${state.ends}-${due}`, text, actions: ["extend", "save"] });
+    }
+  }
+  const idle = state?.idle;
+  if (idle?.state === "warn" || (idle?.since && idle.action !== "tell" && idle.deadline - now <= 1200)) {
+    const text = `Nothing is at work in this session, so it is stopped in ${span(idle.deadline - now)}.`;
+    const step = idle.deadline - now <= 300 ? "late" : "early";
+    found.push({ id: `idle-${idle.since}-${step}`, text, actions: idle.clicks_left ? ["here", "save"] : ["save"] });
+  }
+  (used?.gpus ?? []).forEach((gpu, number) => {
+    if (gpu.memory_total && gpu.memory != null && gpu.memory >= FULL * gpu.memory_total) {
+      const text = `The memory of GPU ${number} is nearly full: ${gib(gpu.memory)} of ${gib(gpu.memory_total)}.`;
+      found.push({ id: `gpu-${number}-full`, text, actions: ["panel"], again: true });
+    }
+  });
+  if (used?.memory_limit && used.memory >= FULL * used.memory_limit) {
+    const text = `The session's memory is nearly full: ${gib(used.memory)} of ${gib(used.memory_limit)}. The largest process is ended when it is full.`;
+    found.push({ id: "memory-full", text, actions: ["panel", "save"], again: true });
+  }
+  return found;
+}
+
+/** Remembers in all tabs of a session which warnings were shown. What comes `again` may be shown once an hour. */
+export class Shown {
+  constructor(session, storage = localStorage) {
+    this._key = `carme-hub:warned:${session}`;
+    this._storage = storage;
+  }
+
+  /** Return whether a warning is new, and remember it. */
+  claim(warning, now) {
+    const known = this._read();
+    const at = known[warning.id];
+    if (at !== undefined && !(warning.again && now - at > 3600)) return false;
+    this._write({ ...known, [warning.id]: now });
+    return true;
+  }
+
+  _read() {
+    try {
+      return JSON.parse(this._storage.getItem(this._key) ?? "{}") ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  _write(value) {
+    try {
+      this._storage.setItem(this._key, JSON.stringify(value));
+    } catch {
+      /* a browser without storage shows a warning in each tab */
+    }
+  }
+}
+
+/** Return an SVG polyline for values; there is a gap where one is not known. */
+export function curve(values, top, words) {
+  const box = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const attributes = { viewBox: "0 0 120 24", preserveAspectRatio: "none", role: "img", "aria-label": words, class: "carme-use-curve" };
+  for (const [name, value] of Object.entries(attributes)) box.setAttribute(name, value);
+  let points = [];
+  const draw = () => {
+    if (points.length === 1) points.push([points[0][0] + 1, points[0][1]]);
+    if (points.length) {
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+      line.setAttribute("points", points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" "));
+      box.append(line);
+    }
+    points = [];
+  };
+  values.forEach((value, at) => {
+    if (value == null) return draw();
+    const x = values.length > 1 ? (120 * at) / (values.length - 1) : 0;
+    points.push([x, 23 - 22 * Math.min(1, Math.max(0, value / (top || 1)))]);
+  });
+  draw();
+  return box;
+}
+
+/** Return the plugin. `tools`: `library` loads a library of JupyterLab, `has` says whether there is one, `element` makes one. */
+export async function activityPlugin({ library, has, element }) {
+  const { ServerConnection } = await library("@jupyterlab/services");
+  const { Notification, ICommandPalette } = await library("@jupyterlab/apputils");
+  const { Widget } = await library("@lumino/widgets");
+  const { LabIcon } = await library("@jupyterlab/ui-components");
+  const statusBars = has("@jupyterlab/statusbar") ? [(await library("@jupyterlab/statusbar")).IStatusBar] : [];
+  const settings = ServerConnection.makeSettings();
+
+  async function request(query = "", options = {}) {
+    const url = `${settings.baseUrl}carme/activity${query}`;
+    const response = await ServerConnection.makeRequest(url, { ...options, signal: AbortSignal.timeout(30000) }, settings);
+    if (!response.ok) throw new Error(`The server answers with ${response.status}.`);
+    return response.json();
+  }
+
+  class Panel extends Widget {
+    constructor(act) {
+      super();
+      this.id = "carme-activity";
+      this.addClass("carme-activity");
+      this.title.caption = "What this session uses";
+      this.title.icon = new LabIcon({ name: "carme-hub:activity", svgstr: ICON });
+      this._act = act;
+      this._message = element("p", { role: "status" });
+      this._body = element("div", { text: "One moment …" });
+      this.node.append(element("h2", { text: "What this session uses" }), this._body, this._message);
+      this.node.tabIndex = 0;
+    }
+
+    say(text) {
+      this._message.textContent = text;
+    }
+
+    show(view) {
+      const rows = [];
+      const curves = view.curve ?? { at: [], cpu: [], memory: [], gpus: [] };
+      (view.used?.gpus ?? []).forEach((gpu, number) => {
+        const name = `${view.used.virtual ? "Virtual GPU" : "GPU"} ${number}`;
+        rows.push(this._row(name, gpuWords(gpu), curves.gpus[number]?.utilisation ?? [], 100, "percent"));
+        for (const process of gpu.processes ?? []) {
+          const held = process.memory == null ? "memory not known" : gib(process.memory);
+          const whose = process.kernel ? this._act.notebookOf(process.kernel) : `process ${process.inside}`;
+          rows.push(element("p", { class: "carme-dim", text: `${whose}: ${held}` }));
+        }
+      });
+      if (view.used) {
+        const { cpu, cpus, memory, memory_limit } = view.used;
+        const busy = cpu == null ? "not known" : (cpu / 100).toFixed(1);
+        rows.push(this._row("CPUs", cpus ? `${busy} of ${cpus}` : busy, curves.cpu, 100 * (cpus || 1), "percent"));
+        rows.push(this._row("Memory", `${gib(memory)}${memory_limit ? ` of ${gib(memory_limit)}` : ""}`, curves.memory, memory_limit || Math.max(...curves.memory, 1), "MiB"));
+      } else {
+        rows.push(element("p", { text: "What it uses is not measured here, or not yet." }));
+      }
+      rows.push(...this._left(view));
+      this._body.replaceChildren(...rows);
+    }
+
+    _row(name, text, values, top, unit) {
+      const known = values.filter((value) => value != null);
+      const mean = known.reduce((sum, value) => sum + value, 0) / (known.length || 1);
+      const words = known.length ? `${name}: ${Math.round(mean)} ${unit} on average in the last hour` : `${name}: not known in the last hour`;
+      return element("div", { class: "carme-use-row" }, element("span", { text: name }), element("span", { text }), curve(values, top, words));
+    }
+
+    _left(view) {
+      const rows = [];
+      if (view.problem) rows.push(element("p", { class: "carme-warn", text: view.problem }));
+      const state = view.state;
+      if (!state) return rows;
+      if (state.ends) {
+        rows.push(element("p", { text: `It has time until ${state.said}: ${span(state.ends - view.now)}.` }));
+        const buttons = element("div", { class: "carme-buttons" });
+        for (const [minutes, text] of [[30, "+ 30 min"], [120, "+ 2 h"]]) {
+          const button = element("button", { type: "button", text, title: "GPU time is held for it, within your account's limits" });
+          button.addEventListener("click", () => this._act.ask({ do: "extend", minutes }));
+          buttons.append(button);
+        }
+        rows.push(buttons);
+      }
+      if (state.spent) rows.push(element("p", { text: state.spent }));
+      if (state.idle?.since && state.idle.action !== "tell") {
+        rows.push(element("p", { text: `Nothing has been at work in it for ${span(view.now - state.idle.since)}. It is stopped in ${span(state.idle.deadline - view.now)}.` }));
+        if (state.idle.clicks_left) {
+          const button = element("button", { type: "button", text: "I am still here" });
+          button.addEventListener("click", () => this._act.ask({ do: "here" }));
+          rows.push(button);
+        }
+      }
+      return rows;
+    }
+  }
+
+  const ICON =
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="24"><path class="jp-icon3" fill="#616161" ' +
+    'd="M3 20h18v2H3zM4 12h3v7H4zm5-5h3v12H9zm5 3h3v9h-3zm5-7h3v16h-3z"/></svg>';
+
+  function activate(app, palette, statusBar) {
+    document.head.append(element("style", { text: STYLE }));
+    const command = "carme-hub:toggle-activity";
+    let view = null, timer, asking = false, shown;
+    const bar = new Widget();
+    bar.node.append(element("button", { type: "button", class: "carme-status", title: "What this session uses" }));
+    const button = bar.node.firstChild;
+    button.addEventListener("click", () => app.commands.execute(command));
+
+    const act = {
+      async ask(body) {
+        panel.say("One moment …");
+        let answer;
+        try {
+          answer = await request("", { method: "POST", body: JSON.stringify(body) });
+        } catch (error) {
+          answer = { done: false, message: String(error.message ?? error) };
+        }
+        panel.say(answer.message);
+        await look();
+        return answer;
+      },
+      notebookOf(kernel) {
+        for (const model of app.serviceManager.sessions.running()) {
+          if (model.kernel?.id === kernel) return model.path || model.name;
+        }
+        return "a kernel";
+      },
+    };
+    const panel = new Panel(act);
+
+    const words = { extend: "+ 30 min", save: "Save all", here: "I am still here", panel: "Show" };
+    const deeds = {
+      extend: () => act.ask({ do: "extend", minutes: 30 }).then(({ message }) => Notification.info(message)),
+      here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
+      save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
+      panel: () => app.commands.execute(command),
+    };
+
+    function warn() {
+      for (const warning of warnings(view)) {
+        if (!shown.claim(warning, view.now)) continue;
+        const actions = warning.actions.map((word) => ({ label: words[word], callback: deeds[word] }));
+        Notification.warning(warning.text, { autoClose: false, actions });
+      }
+    }
+
+    async function look() {
+      clearTimeout(timer);
+      if (!asking) {
+        asking = true;
+        try {
+          view = await request(panel.isVisible ? "?curve=1" : "");
+          shown ??= new Shown(view.state?.session ?? settings.baseUrl);
+          button.textContent = statusText(view);
+          bar.node.hidden = !button.textContent;
+          if (panel.isVisible) panel.show(view);
+          warn();
+        } catch {
+          button.textContent = view ? `${statusText(view)} (?)` : "";
+          button.title = "The server does not answer, so this may be out of date";
+        } finally {
+          asking = false;
+        }
+      }
+      timer = setTimeout(look, document.hidden ? HIDDEN : panel.isVisible ? OPEN : VISIBLE);
+    }
+
+    app.commands.addCommand(command, {
+      label: "What this session uses",
+      caption: "GPUs, CPUs, memory, and the time that is left",
+      execute: () => {
+        if (!panel.isAttached) app.shell.add(panel, "right", { rank: 900 });
+        app.shell.activateById(panel.id);
+        look();
+      },
+    });
+    palette?.addItem({ command, category: "Session" });
+    statusBar?.registerStatusItem("carme-hub:activity", { item: bar, align: "left", rank: 100 });
+    document.addEventListener("visibilitychange", () => !document.hidden && look());
+    app.restored.then(look);
+  }
+
+  return { id: "carme-hub:activity", autoStart: true, optional: [ICommandPalette, ...statusBars], activate };
+}

@@ -1,0 +1,129 @@
+"""What JupyterLab says of the session, in words, and which warnings are due; the module itself runs, in Node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme_hub.paths import share_folder
+
+MODULE = share_folder().parent / "jupyter/labextensions/carme-hub/static/activity.js"
+NODE = Path(sys.executable).with_name("node")
+NOW = 1_800_000_000
+GPU = {"utilisation": 80, "memory": 12_288, "memory_total": 40_960}
+#: A storage as the browser has it, for all tabs.
+STORAGE = "const kept = {}; const storage = {getItem: k => kept[k] ?? null, setItem: (k, v) => { kept[k] = v; }};"
+
+
+def run(code: str) -> Any:
+    """Run JavaScript with the module as ``m``, and return what it gives as ``out``."""
+    script = (
+        f"const m = await import({json.dumps(MODULE.as_uri())}); let out; {code}; console.log(JSON.stringify(out));"
+    )
+    done = subprocess.run(
+        [str(NODE), "--no-warnings", "--input-type=module", "-e", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def view(**changes: Any) -> dict[str, Any]:
+    used = {"gpus": [GPU], "virtual": False, "memory": 2000, "memory_limit": 8192, "cpu": 150, "cpus": 4}
+    state = {"session": "one", "ends": NOW + 4320, "idle": {"state": "off"}}
+    return {"now": NOW, "used": used, "state": state, "problem": "", **changes}
+
+
+def idle(**changes: Any) -> dict[str, Any]:
+    plain = {"state": "idle", "since": NOW - 3000, "deadline": NOW + 600, "action": "stop", "clicks_left": 2}
+    return view(state={"session": "one", "ends": 0, "idle": {**plain, **changes}})
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (view(), "GPU 80 %, 12 GiB · 1 h 12 min left"),
+        (
+            view(used={"gpus": [GPU, {**GPU, "utilisation": 0}], "virtual": True}),
+            "Virtual GPUs 40 %, 24 GiB · 1 h 12 min left",
+        ),
+        (view(used={"gpus": [{"memory": 512}]}), "GPU use not known, 0.5 GiB · 1 h 12 min left"),
+        (view(used={"gpus": [], "memory": 2048}, state=None), "Memory 2.0 GiB"),
+        (view(used=None, state=None), ""),
+    ],
+)
+def test_the_status_bar_says_what_is_known(seen: dict[str, Any], text: str) -> None:
+    assert run(f"out = m.statusText({json.dumps(seen)})") == text
+
+
+def due(seen: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    found = run(f"out = m.warnings({json.dumps(seen)})")
+    return [(each["id"], each["actions"]) for each in found]
+
+
+def with_left(seconds: int) -> dict[str, Any]:
+    return view(state={"session": "one", "ends": NOW + seconds, "idle": {"state": "off"}})
+
+
+@pytest.mark.parametrize(
+    ("seen", "ids"),
+    [
+        (view(), []),
+        (with_left(1800), [f"end-{NOW + 1800}-30"]),
+        (with_left(599), [f"end-{NOW + 599}-10"]),
+        (with_left(61), [f"end-{NOW + 61}-2"]),
+        (with_left(0), []),
+        (idle(), [f"idle-{NOW - 3000}-early"]),
+        (idle(deadline=NOW + 200), [f"idle-{NOW - 3000}-late"]),
+        (idle(deadline=NOW + 2000), []),
+        (idle(state="warn", deadline=NOW + 2000), [f"idle-{NOW - 3000}-early"]),
+        (idle(action="tell"), []),
+        (view(used={"gpus": [{**GPU, "memory": 37_000}]}), ["gpu-0-full"]),
+        (view(used={"gpus": [], "memory": 7500, "memory_limit": 8192}), ["memory-full"]),
+        (view(used={"gpus": [{"memory": None, "memory_total": 100}], "memory": None, "memory_limit": 8192}), []),
+        (view(used=None, state=None), []),
+    ],
+)
+def test_a_warning_is_due_when_it_is_and_not_before(seen: dict[str, Any], ids: list[str]) -> None:
+    assert [id for id, _ in due(seen)] == ids
+
+
+def test_a_warning_comes_with_what_can_be_done_at_once() -> None:
+    assert due(with_left(600))[0][1] == ["extend", "save"]
+    assert due(idle())[0][1] == ["here", "save"]
+    assert due(idle(clicks_left=0))[0][1] == ["save"]
+
+
+def test_a_warning_is_shown_once_in_all_tabs_and_one_that_comes_again_once_an_hour() -> None:
+    code = (
+        f"{STORAGE} const one = new m.Shown('s', storage), two = new m.Shown('s', storage);"
+        "const end = {id: 'end-1-10'}, full = {id: 'memory-full', again: true};"
+        "out = [one.claim(end, 0), two.claim(end, 1), one.claim(full, 0), two.claim(full, 3600), two.claim(full, 3601),"
+        "new m.Shown('another', storage).claim(end, 2)]"
+    )
+    assert run(code) == [True, False, True, False, True, True]
+
+
+def test_a_browser_that_stores_nothing_still_warns() -> None:
+    code = (
+        "const broken = {getItem: () => { throw new Error(); }, setItem: () => { throw new Error(); }};"
+        "out = new m.Shown('s', broken).claim({id: 'a'}, 0)"
+    )
+    assert run(code) is True
+    assert run("out = new m.Shown('s', {getItem: () => '{', setItem: () => {}}).claim({id: 'a'}, 0)") is True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 min"), (59, "0 min"), (120, "2 min"), (3600, "1 h"), (4320, "1 h 12 min"), (-5, "0 min")],
+)
+def test_a_span_of_time_is_said_in_hours_and_minutes(seconds: int, text: str) -> None:
+    assert run(f"out = m.span({seconds})") == text
