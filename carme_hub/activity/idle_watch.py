@@ -83,6 +83,7 @@ class IdleWatch:
         self.states: Mapping[str, IdleSession] = {}
         self._tails: Mapping[str, tuple[IdleRule, IdleTail | None]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()  # a click looks too, and nobody is warned twice
 
     def start(self) -> None:
         """Start the loop."""
@@ -110,6 +111,10 @@ class IdleWatch:
         Raises:
             StoreError: the database fails; nothing was decided, or not for all sessions.
         """
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         policy, now = self._hub.policy(), self._hub.clock()
         rules = await self._rules(policy, now)
         if not rules:
@@ -217,7 +222,10 @@ class IdleWatch:
             )
             raise NoClicksLeft(f"{allowed}. Work in it, and it stays: a cell, a terminal or a run.")
         await self._store(IdleEvent(id, self._hub.clock(), HERE))
-        await self.look()
+        try:
+            await self.look()
+        except StoreError as error:  # the click is stored, and counts at the next look
+            self._log.warning("Idle sessions are not looked for now: %s", error)
 
 
 def ended_because(found: IdleSession, now: float) -> str:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
 MINUTE = 60
+#: Statuses by which the service says that minutes are wrong, whenever they are sent.
+REFUSALS = (400, 401, 403, 409, 413, 415, 422)
 #: What may be at work in a session, as its server says.
 WORK = ("kernels", "terminals", "runs")
 
@@ -123,13 +125,21 @@ def send(address: "Dict[str, Any]", body: "Dict[str, Any]", limit: float) -> Non
     try:
         line.request("POST", url.path, json.dumps(body, separators=(",", ":")), headers)
         answer = line.getresponse()
-        text = answer.read(2000).decode(errors="replace")
+        text = answer.read(4000).decode(errors="replace")
     except http.client.HTTPException as error:
         raise OSError(f"no valid answer: {error}") from error
     finally:
         line.close()
-    # What is behind a proxy may be away (404 and 5xx), or busy (429).
-    if answer.status in (400, 401, 403, 409, 413, 415, 422):
+    if answer.status in REFUSALS and is_of_service(text):
         raise Refused(f"{answer.status}: {text}")
     if answer.status >= 300:
         raise OSError(f"status {answer.status}")
+
+
+def is_of_service(text: str) -> bool:
+    """Return whether an answer is the service's own: where its route is missing, the hub or a proxy refuses as well."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and "error" in answer and "message" in answer

@@ -62,13 +62,14 @@ class HomeEventsHandler(BaseHandler):
 
     async def _send(self, hub: HubContext, user: Any) -> None:
         began = sent_at = time.monotonic()
-        read_at, news, before = float("-inf"), SessionNews(), ""
+        read_at, news, before = float("-inf"), SessionNews(), None
         while not self._closed and time.monotonic() - began < LONGEST:
             if time.monotonic() - read_at >= READ:
                 news, read_at = await session_news(self), time.monotonic()
-            html = await self.render_template("carme_sessions.html", **page_values(hub, user, news, time.time()))
-            if html != before:
-                before, sent_at = html, time.monotonic()
+            values = page_values(hub, user, news, time.time())
+            if values != before:  # rendering takes ten times as long as making the values
+                before, sent_at = values, time.monotonic()
+                html = await self.render_template("carme_sessions.html", **values)
                 lines = "".join(f"data: {line}\n" for line in html.splitlines())
                 self.write(f"event: sessions\n{lines}\n")
                 await self.flush()

@@ -62,39 +62,51 @@ document.addEventListener(
   true,
 );
 
-// Replaces what has changed of the sessions, and leaves alone what somebody uses at this moment.
+// Replaces what has changed of the sessions, and leaves alone what somebody uses at this moment; returns whether all is
+// shown.
 function show(box, html) {
+  const inUse = "dialog[open], [data-busy]";
   const next = document.createElement("template");
   next.innerHTML = html;
   const before = [...box.children];
   const after = [...next.content.children];
   if (before.length !== after.length || before.some((each, at) => each.id !== after[at].id)) {
-    if (box.querySelector("dialog[open], [data-busy]")) return;
+    if (box.querySelector(inUse)) return false;
     const focused = document.activeElement?.id;
     box.replaceChildren(...after);
     if (focused) document.getElementById(focused)?.focus();
-    return;
+    return true;
   }
+  let whole = true;
   before.forEach((old, at) => {
-    if (old.outerHTML === after[at].outerHTML || old.querySelector("dialog[open], [data-busy]")) return;
+    if (old.outerHTML === after[at].outerHTML) return;
+    if (old.querySelector(inUse)) {
+      whole = false;
+      return;
+    }
     const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
     old.replaceWith(after[at]);
     if (focused) document.getElementById(focused)?.focus();
   });
+  return whole;
 }
 
 const sessions = document.getElementById("carme-sessions");
 if (sessions?.dataset.events) {
   let stream = null;
+  let waiting = ""; // what could not be shown yet
   const open = () => {
     if (stream || document.hidden) return;
     stream = new EventSource(sessions.dataset.events); // it connects again by itself
-    stream.addEventListener("sessions", (event) => show(sessions, event.data));
+    stream.addEventListener("sessions", (event) => (waiting = show(sessions, event.data) ? "" : event.data));
   };
   const close = () => {
     stream?.close();
     stream = null;
   };
+  setInterval(() => {
+    if (waiting && show(sessions, waiting)) waiting = "";
+  }, 1000);
   // A tab in the background needs no stream; the browser allows few connections to a host.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);

@@ -58,6 +58,8 @@ class Service:
 
     def __init__(self) -> None:
         self.status, self.bodies, self.headers, self.paths = 204, [], [], []  # type: ignore[var-annotated]
+        #: What it answers beside the status.
+        self.text = '{"error": "wrong-minutes", "message": "No."}'
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -67,9 +69,11 @@ class Service:
                     outer.bodies.append(body)
                     outer.headers.append(dict(self.headers))
                     outer.paths.append(self.path)
+                text = outer.text.encode() if outer.status != 204 else b""
                 self.send_response(outer.status)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
+                self.wfile.write(text)
 
             def log_message(self, *_words: Any) -> None:
                 """Write nothing."""
@@ -220,6 +224,18 @@ def test_what_the_service_refuses_is_given_up_and_the_log_says_so(
     assert service.minutes
     assert service.minutes[0]["at"] >= START + 60
     assert "the service refused 1 minutes of usage: 422" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["<html>'_xsrf' argument missing</html>", '{"status": 403, "message": "No."}', ""])
+def test_a_hub_that_answers_in_place_of_the_service_loses_no_minute(
+    tmp_path: Path, service: Service, text: str
+) -> None:
+    service.status, service.text = 403, text
+    job = Job(tmp_path, service.url)
+    job.run(300)
+    service.status = 204
+    job.run(600)
+    assert [each["at"] for each in service.minutes][:3] == [START, START + 60, START + 120]
 
 
 def test_reporters_come_at_moments_of_their_own(tmp_path: Path, service: Service) -> None:
