@@ -49,13 +49,13 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
     runs, page = Runs(), RunsPage()
-    shared = {"runs": runs, "page": page}
+    activity = SessionActivity(lambda: kernel_pids(server.kernel_manager))
+    shared = {"runs": runs, "page": page, "activity": activity}
     upload = RunsUpload(lambda: page.rows()["runs"])
     PeriodicCallback(
         lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
     ).start()
     _keep_work_file(server, runs, page)
-    activity = {**shared, "activity": SessionActivity(lambda: kernel_pids(server.kernel_manager))}
     server.web_app.add_handlers(
         ".*$",
         [
@@ -66,7 +66,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, r"carme/timeline/([^/]+)/(\d{1,6})"), TimelineHandler),
             (url_path_join(base, r"carme/profile/([^/]+)/(\d{1,6})"), ProfileHandler, shared),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
-            (url_path_join(base, "carme/activity"), ActivityHandler, activity),
+            (url_path_join(base, "carme/activity"), ActivityHandler, shared),
         ],
     )
 
@@ -154,9 +154,9 @@ class _Handler(APIHandler):
     #: A page that only looks on is no work: it would keep an idle server.
     _track_activity = False
 
-    def initialize(self, runs: Runs, page: RunsPage) -> None:
+    def initialize(self, runs: Runs, page: RunsPage, activity: SessionActivity) -> None:
         """Keep what all requests share."""
-        self._runs, self._page = runs, page
+        self._runs, self._page, self._activity = runs, page, activity
 
     async def _answer(self, threads: ThreadPoolExecutor, of: Callable[[], dict[str, Any]]) -> None:
         from carme_hub.training.run.run_folder import NoRun
@@ -204,11 +204,6 @@ class RunsHandler(_Handler):
 
 class ActivityHandler(_Handler):
     """What the session uses, and what is left of it."""
-
-    def initialize(self, activity: SessionActivity, **shared: Any) -> None:
-        """Keep what all requests share."""
-        super().initialize(**shared)
-        self._activity = activity
 
     @web.authenticated
     @authorized
