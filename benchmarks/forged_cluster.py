@@ -123,6 +123,7 @@ def _row(
         "EXIT_CODE": "0",
         "RESTART_COUNT": "0",
         "RESERVATION": "",
+        "ARRAY_JOB_ID": str(id),
     }
 
 

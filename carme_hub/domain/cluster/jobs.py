@@ -79,6 +79,8 @@ class Job:
         nodes: names of allocated nodes.
         reservation: the names it requested, separated by commas, also while it runs in one of them.
         exit_code: exit status of the batch script and signal, if Slurm knows them.
+        array: number of its job array, 0 = none. tasks: its number in the array; of those that wait, their list as
+            Slurm writes it: ``0-9%2``.
     """
 
     id: int
@@ -99,6 +101,8 @@ class Job:
     exit_code: tuple[int, int] | None = None
     restarts: int = 0
     reservation: str = ""
+    array: int = 0
+    tasks: str = ""
 
     @property
     def reservations(self) -> tuple[str, ...]:
@@ -130,6 +134,10 @@ class JobsOnDemand(Mapping[int, Job]):
     @abstractmethod
     def with_prefix(self, prefix: str) -> Iterable[Job]:
         """Return the jobs whose names begin with a prefix, without parsing others."""
+
+    @abstractmethod
+    def of_user(self, user: str) -> Iterable[Job]:
+        """Return the jobs of one user, without parsing others."""
 
     @abstractmethod
     def in_phases(self, phases: Collection[Phase]) -> Iterable[Job]:
@@ -179,6 +187,12 @@ class Snapshot:
     def named(self, name: str, user: str) -> tuple[Job, ...]:
         """Return the jobs of a session's job name and user, oldest first. More than one is an error."""
         return self._named.get((name, user), ())
+
+    def of_user(self, user: str) -> tuple[Job, ...]:
+        """Return all jobs of one user, whatever way they came."""
+        if isinstance(self.jobs, JobsOnDemand):
+            return tuple(self.jobs.of_user(user))
+        return tuple(job for job in self.jobs.values() if job.user == user)
 
     def in_phases(self, *phases: Phase) -> tuple[Job, ...]:
         """Return all jobs in these phases, also those of other people; jobs in other phases are not parsed."""

@@ -46,6 +46,8 @@ QUEUE_FIELDS = {
     "exit_code": "EXIT_CODE",
     "RestartCnt": "RESTART_COUNT",
     "Reservation": "RESERVATION",
+    "ArrayJobID": "ARRAY_JOB_ID",
+    "ArrayTaskID": "ARRAY_TASK_ID",
 }
 
 #: Bytes of an answer that one step splits, and rows that one step parses.
@@ -88,6 +90,7 @@ class QueueRows(JobsOnDemand):
         self._cut = cuts.field.encode()
         self._rows: dict[int, bytes] = {}
         self._by_state: dict[bytes, list[int]] = {}
+        self._by_user: dict[bytes, list[int]] = {}
         self._ours: list[int] = []
         self._jobs: dict[int, Job] = {}
         self._whole = False
@@ -114,13 +117,18 @@ class QueueRows(JobsOnDemand):
                 self._by_state[state].append(id)
             else:
                 self._by_state[state] = [id]
+            user = words[2]
+            if user in self._by_user:
+                self._by_user[user].append(id)
+            else:
+                self._by_user[user] = [id]
             if words[1].startswith(_OURS):
                 self._ours.append(id)
                 self._jobs[id] = self._read(id)
 
     def _forget(self, id: int) -> None:
         """Remove an earlier row of the same id: the last one counts."""
-        for ids in (self._ours, *self._by_state.values()):
+        for ids in (self._ours, *self._by_state.values(), *self._by_user.values()):
             if id in ids:
                 ids.remove(id)
         self._jobs.pop(id, None)
@@ -154,6 +162,10 @@ class QueueRows(JobsOnDemand):
         if prefix.startswith(JOB_NAME_PREFIX):
             return (job for job in map(self.__getitem__, self._ours) if job.name.startswith(prefix))
         return (job for job in self.values() if job.name.startswith(prefix))
+
+    def of_user(self, user: str) -> Iterator[Job]:
+        """Yield the jobs of one user."""
+        return map(self.__getitem__, self._by_user.get(user.encode(), ()))
 
     def in_phases(self, phases: Collection[Phase]) -> Iterator[Job]:
         """Yield the jobs in these phases."""
@@ -221,9 +233,10 @@ def _time(text: str) -> float:
 def read_job(words: list[str]) -> Job:
     """Parse one row: its fields in the order of ``QUEUE_FIELDS``."""
     id, name, user, state, submitted, reason, nodes, partition, account, priority, start, end, limit = words[:13]
-    alloc, per_node, per_job, per_task, count, exit_code, restarts, reservation = words[13:]
+    alloc, per_node, per_job, per_task, count, exit_code, restarts, reservation, array, tasks = words[13:]
     phase = phase_of(state)
     asked = count.partition("-")[0]
+    in_array = tasks not in _NO_NAME
     nodes_with_time = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
     return Job(
         id=int(id),
@@ -244,4 +257,6 @@ def read_job(words: list[str]) -> Job:
         exit_code=lenient(exit_of, None, exit_code) if phase is Phase.TERMINAL else None,
         restarts=lenient(int, 0, restarts),
         reservation="" if reservation in _NO_NAME else reservation,
+        array=lenient(int, 0, array) if in_array else 0,
+        tasks=tasks if in_array else "",
     )

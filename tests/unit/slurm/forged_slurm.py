@@ -79,6 +79,8 @@ def queue_row(**changes: str) -> str:
         "EXIT_CODE": "0",
         "RESTART_COUNT": "0",
         "RESERVATION": "",
+        "ARRAY_JOB_ID": "7",
+        "ARRAY_TASK_ID": "N/A",
         "NAME": "carme-0f9a",
         **changes,
     }

@@ -39,6 +39,8 @@ FIELDS: dict[str, st.SearchStrategy[str]] = {
     "TRES_PER_NODE": st.sampled_from(["gres:gpu:a100:2", "gres:gpu:1", "N/A"]) | ODD,
     "NODES": st.sampled_from(["1", "2-4", "0"]) | ODD,
     "RESERVATION": st.sampled_from(["", "class"]) | ODD,
+    "ARRAY_JOB_ID": st.integers(1, 60).map(str) | ODD,
+    "ARRAY_TASK_ID": st.sampled_from(["N/A", "3", "0-9%2", "1,4-7"]) | ODD,
 }
 ROWS = st.lists(st.tuples(*(FIELDS.get(word, ODD) for word in WORDS)), max_size=30)
 
@@ -98,6 +100,8 @@ def test_a_snapshot_on_demand_says_what_one_of_plain_jobs_says(rows: list[tuple[
     assert {job.id: job for job in lazy.ours} == {job.id: job for job in plain.ours}
     for phase in Phase:
         assert {job.id for job in lazy.in_phases(phase)} == {job.id for job in plain.in_phases(phase)}
+    for user in ("alice", "bob", "carla"):
+        assert {job.id for job in lazy.of_user(user)} == {job.id for job in plain.of_user(user)}
     for job in plain.jobs.values():
         assert lazy.named(job.name, job.user) == plain.named(job.name, job.user)
         assert ahead_of(job, lazy) == ahead_of(job, plain)
@@ -110,6 +114,16 @@ def test_what_was_read_before_is_taken_over_only_where_a_row_says_the_same(
     before = read([*old, *new[:5]], TWO)
     done_with(before)
     assert dict(read(new, ONE, before)) == at_once(new)
+
+
+def test_a_task_of_a_job_array_has_its_array_and_a_job_that_is_none_has_not() -> None:
+    rows = [
+        row(7, ARRAY_JOB_ID="7", ARRAY_TASK_ID="N/A"),
+        row(9, ARRAY_JOB_ID="9", ARRAY_TASK_ID="2-9%2"),
+        row(10, ARRAY_JOB_ID="9", ARRAY_TASK_ID="1", STATE="RUNNING"),
+    ]
+    found = read(rows)
+    assert [(found[id].array, found[id].tasks) for id in (7, 9, 10)] == [(0, ""), (9, "2-9%2"), (9, "1")]
 
 
 def done_with(rows: QueueRows) -> None:
@@ -216,7 +230,7 @@ def test_all_is_read_in_steps_and_a_long_line_is_not_formed_at_once(monkeypatch:
 def test_each_row_ends_with_another_word_than_its_fields() -> None:
     asked = queue_format(ONE).split(",")
     assert asked[0] == f"JobID:{ONE.field}"
-    assert asked[-1] == f"Reservation:{ONE.row}"
+    assert asked[-1] == f"ArrayTaskID:{ONE.row}"
     assert ONE.field not in ONE.row
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from forged_pyslurm import ForgedPyslurm
-from forged_slurm import ForgedSlurm
+from forged_slurm import CUT, ROW, ForgedSlurm
 
 from carme_hub.slurm.cli.client import SlurmCli
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.pyslurm.process import NativeProcess
@@ -26,10 +27,18 @@ from carme_hub.slurm.submit.submitters import DirectSubmitter
 GOLDEN = Path(__file__).parents[1] / "golden" / "pyslurm-25.11"
 
 
+def with_all_fields(recorded: str) -> str:
+    """Return what squeue said with the fields that are asked for since: none of these jobs is in an array."""
+    head, *rows, _ = recorded.split(ROW + "\n")
+    missing = [word for word in QUEUE_FIELDS.values() if word not in head.split(CUT)]
+    lines = [CUT.join([head, *missing]), *(CUT.join([row, *("N/A" for _ in missing)]) for row in rows)]
+    return "".join(f"{line}{ROW}\n" for line in lines)
+
+
 @pytest.fixture
 def golden(forged: ForgedSlurm, library: ForgedPyslurm) -> dict[str, list[dict[str, object]]]:
     """Both say what was recorded."""
-    forged.say("squeue", (GOLDEN / "squeue.txt").read_bytes())
+    forged.say("squeue", with_all_fields((GOLDEN / "squeue.txt").read_text()))
     forged.say("sacct", (GOLDEN / "sacct.txt").read_bytes())
     nodes, reservations = GOLDEN / "scontrol-node.txt", GOLDEN / "scontrol-reservation.txt"
     forged.say(
