@@ -27,7 +27,7 @@ from carme_hub.spawners.companions.descriptions import described
 from carme_hub.spawners.companions.outside import PYTHON, checked_files, origin_of
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.companions import companion_request, idempotency_key
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"

@@ -23,7 +23,7 @@ from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.companions.companions import give_back, open_companion, quote
 from carme_hub.spawners.companions.descriptions import described, listed
 from carme_hub.spawners.handlers.bodies import small_json
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"

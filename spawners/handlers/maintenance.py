@@ -12,7 +12,7 @@ from tornado import web
 
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.maintenance.alternatives import PendingActions, move, stop_for_maintenance
 

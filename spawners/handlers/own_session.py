@@ -19,7 +19,7 @@ from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.companions import SessionHandler
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.home.cards import job_of, spent_sentence
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 

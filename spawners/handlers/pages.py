@@ -42,13 +42,14 @@ from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.jobs import HANDLERS as JOBS
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
+from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
-from carme_hub.spawners.handlers.sessions import HANDLERS as SESSIONS
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
 from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_first, failing_start, queue_starts
@@ -298,6 +299,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *RUNS,
     *SESSIONS,
     *OWN_SESSION,
+    *JOBS,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

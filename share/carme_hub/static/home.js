@@ -65,7 +65,7 @@ document.addEventListener(
 // Replaces what has changed of the sessions, and leaves alone what somebody uses at this moment; returns whether all is
 // shown.
 function show(box, html) {
-  const inUse = "dialog[open], [data-busy]";
+  const inUse = "dialog[open], [data-busy], input:checked";
   const next = document.createElement("template");
   next.innerHTML = html;
   const before = [...box.children];

@@ -20,7 +20,7 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
-from carme_hub.spawners.handlers import home, session_news, sessions
+from carme_hub.spawners.handlers.home import news, page, sessions
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
 
 ID = "5f0d8f0e-0000-4000-8000-000000000001"
@@ -86,7 +86,7 @@ def part(hub: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> Part:
     for name in ("carme_sessions", "carme_home_streams"):
         settings.pop(name, None)
     monkeypatch.setattr(SpawnerWithSession, "part", found)
-    for module in (home, sessions, session_news):
+    for module in (page, sessions, news):
         if hasattr(module, "started_hub"):
             monkeypatch.setattr(module, "started_hub", lambda: found)
     monkeypatch.setattr(sessions, "LOOK", 0.05)

@@ -20,8 +20,8 @@ from carme_hub.booking import messages
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
+from carme_hub.spawners.handlers.home.news import page_values, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
-from carme_hub.spawners.handlers.session_news import page_values, session_news
 from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
 from carme_hub.spawners.maintenance.alternatives import alternatives_for

@@ -11,6 +11,7 @@ from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
+from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.store.activity import JobUse
 from carme_hub.store.threads import in_store_thread
@@ -62,7 +63,14 @@ def page_values(hub: HubContext | None, user: Any, news: SessionNews, now: float
         return {}
     virtual = bool(getattr(user.spawner, "virtual", False))
     active = {spawner.name for spawner in user.spawners.values() if spawner.active}
+    jobs: list[JobRow] = []
+    left_out = 0
+    if hub.watcher.latest is not None:
+        own = sessions_by_job(each for each in hub.registry.open_sessions() if each.user == user.name)
+        jobs, left_out = job_rows(hub.watcher.latest, user.name, own, now, virtual=virtual)
     return {
+        "jobs": jobs,
+        "jobs_left_out": left_out,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
         "active_servers": active,

@@ -18,8 +18,8 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from carme_hub.domain.sessions.session import Session
-from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.handlers.session_news import SessionNews, page_values, session_news
+from carme_hub.spawners.handlers.home.news import SessionNews, page_values, session_news
+from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 EVENTS, STOP = r"/carme/home/events", r"/carme/sessions/([0-9a-f-]{36})/stop"
