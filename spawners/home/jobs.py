@@ -116,12 +116,15 @@ def _array_row(
         *([f"{len(others)} running"] if others else []),
     ]
     state, label = ("active", "Running") if others else _state(first)
+    said = _said(first, snapshot, now)
+    if waiting and others:
+        said = f"Its next task: {said[:1].lower()}{said[1:]}"
     row = JobRow(
         str(number),
         first.name,
         state,
         label,
-        _said(first, snapshot, now),
+        said,
         _gpus(first, virtual=virtual),
         ", ".join(counts),
         cancels=not first.name.startswith(JOB_NAME_PREFIX),

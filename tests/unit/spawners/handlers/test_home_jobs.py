@@ -81,7 +81,7 @@ async def test_it_asks_first_and_a_get_cancels_nothing(alice: Browser, slurm: Sl
     status, text = await ask(alice, 5, 7, 9)
     assert status == 200
     assert "train.sh" in text
-    assert "sweep.sh" in text
+    assert "sweep.sh</span>: running (8 waiting, 1 running)." in text
     assert "secret.sh" not in text
     assert "Cancel these 2 jobs" in text
     _, one = await ask(alice, 6)

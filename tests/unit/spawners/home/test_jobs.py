@@ -46,7 +46,7 @@ def test_tasks_of_an_array_are_one_row_with_counts() -> None:
     run = replace(RUNS, array=10, name="sweep.sh")
     [row] = rows(wait, replace(run, id=11, tasks="1"), replace(run, id=12, tasks="2"))
     assert (row.id, row.what, row.counts, row.label) == ("10", "sweep.sh", "7 waiting, 2 running", "Running")
-    assert row.said.startswith("Waiting for 4 × a100")
+    assert row.said == "Its next task: waiting for 4 × a100; you are next."
     [alone] = rows(wait)
     assert (alone.counts, alone.label) == ("7 waiting", "Waiting")
 
