@@ -52,26 +52,36 @@ def job_rows(
         sessions: the user's open sessions by the names of their jobs; their servers have cards of their own, and are
             left out. virtual: the GPUs are a sandbox's virtual GPUs.
     """
-    live = [job for job in snapshot.of_user(user) if job.phase is not Phase.TERMINAL]
-    arrays: dict[int, list[Job]] = {}
-    rows: list[tuple[float, int, JobRow]] = []
-    for job in live:
-        if job.array:
-            arrays.setdefault(job.array, []).append(job)
+    entries: dict[str, list[Job]] = {}
+    for job in snapshot.of_user(user):
+        if job.phase is Phase.TERMINAL:
             continue
         own = sessions.get(job.name)
-        if own is not None and not own.parent:
-            continue
-        what = _what(own) if own is not None else job.name
-        # A job of the hub's that it does not know is a stray, which the reconciler ends.
-        cancels = not job.name.startswith(JOB_NAME_PREFIX)
-        row = JobRow(
-            str(job.id), what, *_state(job), _said(job, snapshot, now), _gpus(job, virtual=virtual), cancels=cancels
-        )
-        rows.append((job.submitted, job.id, row))
-    rows += [_array_row(number, tasks, snapshot, now, virtual=virtual) for number, tasks in arrays.items()]
-    ordered = [row for _, _, row in sorted(rows, key=lambda each: each[:2], reverse=True)]
-    return ordered[:MOST_ROWS], max(0, len(ordered) - MOST_ROWS)
+        if own is None or own.parent:
+            entries.setdefault(str(job.array or job.id), []).append(job)
+    # Somebody may have thousands: sort first, and say only what is shown.
+    ordered = sorted(
+        entries.items(), key=lambda each: (min(job.submitted for job in each[1]), int(each[0])), reverse=True
+    )
+    shown = [
+        _array_row(id, jobs, snapshot, now, virtual=virtual)
+        if jobs[0].array
+        else _row(jobs[0], sessions.get(jobs[0].name), snapshot, now, virtual=virtual)
+        for id, jobs in ordered[:MOST_ROWS]
+    ]
+    return shown, max(0, len(ordered) - MOST_ROWS)
+
+
+def _row(job: Job, own: Session | None, snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
+    # A job of the hub's that it does not know is a stray, which the reconciler ends.
+    return JobRow(
+        str(job.id),
+        _what(own) if own is not None else job.name,
+        *_state(job),
+        _said(job, snapshot, now),
+        _gpus(job, virtual=virtual),
+        cancels=not job.name.startswith(JOB_NAME_PREFIX),
+    )
 
 
 def _what(session: Session) -> str:
@@ -104,10 +114,7 @@ def _gpus(job: Job, *, virtual: bool) -> str:
     return f"{job.gpus.count} × {'virtual ' if virtual else ''}{job.gpus.type}" if job.gpus else ""
 
 
-def _array_row(
-    number: int, tasks: list[Job], snapshot: Snapshot, now: float, *, virtual: bool
-) -> tuple[float, int, JobRow]:
-    """Return the row of an array, with when it was submitted."""
+def _array_row(id: str, tasks: list[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
     waiting = [job for job in tasks if job.phase is Phase.WAITING]
     others = [job for job in tasks if job.phase is not Phase.WAITING]
     first = (waiting or others)[0]
@@ -119,8 +126,8 @@ def _array_row(
     said = _said(first, snapshot, now)
     if waiting and others:
         said = f"Its next task: {said[:1].lower()}{said[1:]}"
-    row = JobRow(
-        str(number),
+    return JobRow(
+        id,
         first.name,
         state,
         label,
@@ -129,7 +136,6 @@ def _array_row(
         ", ".join(counts),
         cancels=not first.name.startswith(JOB_NAME_PREFIX),
     )
-    return min(job.submitted for job in tasks), number, row
 
 
 def count_tasks(tasks: str) -> int:
