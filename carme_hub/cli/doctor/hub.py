@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +24,8 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.hub.proxy import CarmeProxy
 from carme_hub.store.engine import CarmeStore
 
-from . import machine, mail
+from . import activity, machine, mail
+from .addresses import is_loopback
 from .findings import Finding, advice, unsafe
 
 #: Names of settings whose value is a secret.
@@ -48,6 +48,7 @@ def check(config: Config, file: Path) -> Iterator[Finding]:
     yield from machine.check(app, config)
     yield from _secrets(app, config, file.parent)
     yield from mail.check(config)
+    yield from activity.check(app, config)
     if not issubclass(authenticator, CarmeAuthenticator):
         yield unsafe(
             "JupyterHub.authenticator_class",
@@ -175,20 +176,13 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
             'c.JupyterHub.proxy_class = "carme", as configure(c) sets it',
         )
     where = urlsplit(app.bind_url)
-    if where.scheme == "http" and not app.ssl_cert and not _loopback(where.hostname or ""):
+    if where.scheme == "http" and not app.ssl_cert and not is_loopback(where.hostname or ""):
         yield advice(
             "JupyterHub.bind_url",
             app.bind_url,
             "passwords travel unencrypted, unless a server in front of the hub terminates TLS",
             "set JupyterHub.ssl_key and ssl_cert, or listen on 127.0.0.1 behind a web server",
         )
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _secrets(app: Any, config: Config, folder: Path) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.errors import ConfigError
 
+from .activity import check_idle
 from .findings import Finding, advice, unsafe
 
 
@@ -32,6 +33,7 @@ def check(config: Config) -> Iterator[Finding]:
         yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
         return
     yield from _booking(policy, has_calendar)
+    yield from check_idle(config, len(policy.idle))
 
 
 def _booking(policy: Policy, has_calendar: bool) -> Iterator[Finding]:
