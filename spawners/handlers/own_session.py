@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from jupyterhub.scopes import needs_scope
@@ -20,7 +21,7 @@ from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.companions import SessionHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
-from carme_hub.spawners.home.cards import job_of, spent_sentence
+from carme_hub.spawners.home.cards import job_of, more_time, spent_sentence
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"
@@ -68,6 +69,7 @@ def state_json(hub: HubContext, spawner: Any, session: Session, now: float) -> d
         "ends": int(ends),
         "said": clock(ends, now) if ends else "",
         "spent": spent_sentence(hub, session, job, now, virtual=virtual),
+        "more": [asdict(each) for each in more_time(hub, session, virtual=virtual)],
         "gpus": session.request.gpus.count,
         "virtual": virtual,
         "idle": idle_json(hub.idle.states.get(session.id) if hub.idle is not None else None),

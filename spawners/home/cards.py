@@ -25,6 +25,8 @@ from carme_hub.spawners.progress import waiting_event
 from carme_hub.spawners.session_state import refund_sentence
 from carme_hub.store.activity import JobUse
 
+#: Minutes that one click gives a session.
+MORE_MINUTES = (30, 120)
 #: Names of states, for people.
 LABELS = {"running": "Running", "starting": "Starting", "stopping": "Stopping", "unknown": "Not known"}
 
@@ -49,7 +51,8 @@ class Card:
     Attributes:
         state: "running", "starting", "stopping" or "unknown"; said: it as a sentence. facts: names and texts.
         url: of the server, "" while it cannot be opened. progress: of its start, "" = it has started.
-        time: its session and the end of its time (``SessionStatus.time_left``). spent: GPU time, as a sentence.
+        time: its session and the end of its time (``SessionStatus.time_left``). more: by how much it can be
+        extended with one click. spent: GPU time, as a sentence.
         again: the query of a link to the form, filled in like this session.
         note: what there is to say of its use besides, such as that nothing is reported yet.
         session: its id; stops: whether it can be stopped now.
@@ -66,6 +69,7 @@ class Card:
     url: str = ""
     progress: str = ""
     time: Mapping[str, str] | None = None
+    more: tuple[MoreTime, ...] = ()
     spent: str = ""
     use: SessionUse | None = None
     note: str = ""
@@ -119,6 +123,7 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
         url=user.server_url(spawner.name) if spawner.ready else "",
         progress=user.progress_url(spawner.name) if spawner.pending == "spawn" else "",
         time=spawner.time_left if state != "stopping" else None,
+        more=more_time(hub, session, virtual=virtual),
         spent=spent_sentence(hub, session, job, now, virtual=virtual),
         use=use,
         note=note or "",
@@ -201,21 +206,48 @@ def profile_names(spawner: Any) -> Mapping[str, str]:
 
 def spent_sentence(hub: HubContext, session: Session | None, job: Job | None, now: float, *, virtual: bool) -> str:
     """Return what a session has used of its GPU time, and what the rest would use, as the ledger will count it."""
-    if session is None or job is None or not job.start or not session.request.gpus:
+    rate = _rate(hub, session)
+    if rate is None or job is None or not job.start:
         return ""
+    sentence = f"{gpu_hours(int(max(0.0, now - job.start)) * rate)} used so far"
+    if job.time_limit:
+        rest = max(0, int(job.start + 60 * job.time_limit - now)) * rate
+        sentence += f"; until the end of its time at most {gpu_hours(rest)} more"
+    return f"{sentence.replace('GPU', 'virtual GPU') if virtual else sentence}."
+
+
+def _rate(hub: HubContext, session: Session | None) -> int | None:
+    """Return the milli-GPU-seconds that a session uses in a second; None without GPUs or a price that is known."""
+    if session is None or not session.request.gpus:
+        return None
     request, factor = session.request, ONE
     if hub.admission is not None:
         try:
             factor = hub.admission.ledger.context.factor(request.gpus.type, request.partition, request.qos)
-        except Refused:  # the price is not known yet
-            return ""
-    a_second = request.gpus.count * factor
-    used = int(max(0.0, now - job.start)) * a_second
-    sentence = f"{gpu_hours(used)} used so far"
-    if job.time_limit:
-        rest = max(0, int(job.start + 60 * job.time_limit - now)) * a_second
-        sentence += f"; until the end of its time at most {gpu_hours(rest)} more"
-    return f"{sentence.replace('GPU', 'virtual GPU') if virtual else sentence}."
+        except Refused:  # the price is not read yet
+            return None
+    return request.gpus.count * factor
+
+
+@dataclass(frozen=True, slots=True)
+class MoreTime:
+    """What a session may be given: so many minutes, as a text, and the GPU time held for them, "" = none or unknown."""
+
+    minutes: int
+    said: str
+    costs: str
+
+
+def more_time(hub: HubContext, session: Session | None, *, virtual: bool) -> tuple[MoreTime, ...]:
+    """Return by how much a session's time can be extended with one click, and what that costs."""
+    rate = _rate(hub, session)
+    found = []
+    for minutes in MORE_MINUTES:
+        costs = gpu_hours(60 * minutes * rate) if rate else ""
+        found.append(
+            MoreTime(minutes, duration(60 * minutes), costs.replace("GPU", "virtual GPU") if virtual else costs)
+        )
+    return tuple(found)
 
 
 def again(request: Request) -> dict[str, str]:

@@ -22,7 +22,7 @@ async function extend(line, button) {
       const time = line.querySelector("time");
       time.dateTime = new Date(answer.ends * 1000).toISOString();
       time.textContent = answer.said; // in the hub's zone, as it was before
-      const result = `It has ${button.textContent.replace("+", "").trim()} more.`;
+      const result = `It has ${button.dataset.said} more.`;
       answered.textContent = [result, ...(answer.warnings ?? [])].join(" ");
     } else {
       answered.textContent = answer.message ?? "The hub does not answer. Probably nothing was changed.";

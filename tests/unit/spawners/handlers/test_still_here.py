@@ -92,6 +92,7 @@ async def test_programs_read_the_state_and_click(alice: Browser, watch: Watch) -
         **{"after": 3600, "clicks_left": 2},
     }
     assert (found["session"], found["ends"], found["gpus"], found["virtual"]) == (ID, 0, 1, False)
+    assert found["more"][0] == {"minutes": 30, "said": "30 min", "costs": "0.5 GPU-hours"}
     status, found = await ask(alice, "POST", "still-here")
     assert (status, found["state"], found["clicks_left"]) == (200, "idle", 1)
     watch.states = {}

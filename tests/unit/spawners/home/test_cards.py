@@ -81,6 +81,10 @@ def test_a_running_session_says_where_it_runs_and_what_its_gpu_time_is() -> None
     }
     assert found.spent == "1 GPU-hour used so far; until the end of its time at most 3 GPU-hours more."
     assert found.time == TIME
+    assert [(each.minutes, each.said, each.costs) for each in found.more] == [
+        (30, "30 min", "0.5 GPU-hours"),
+        (120, "2 h", "2 GPU-hours"),
+    ]
 
 
 def test_gpu_time_has_the_price_of_the_ledger_and_virtual_gpus_are_called_so() -> None:
@@ -90,11 +94,13 @@ def test_gpu_time_has_the_price_of_the_ledger_and_virtual_gpus_are_called_so() -
     found = card(hub(session(node="n1"), job=job(), admission=priced(lambda *_: 2500)), Server(virtual=True))
     assert found.spent.startswith("2.5 virtual GPU-hours used so far")
     assert dict(found.facts)["GPUs"] == "1 × virtual a100"
+    assert [each.costs for each in found.more] == ["1.25 virtual GPU-hours", "5 virtual GPU-hours"]
 
     def unknown(*_: Any) -> int:
         raise Refused("not read yet")
 
-    assert card(hub(session(node="n1"), job=job(), admission=priced(unknown))).spent == ""
+    not_read = card(hub(session(node="n1"), job=job(), admission=priced(unknown)))
+    assert (not_read.spent, [each.costs for each in not_read.more]) == ("", ["", ""])
     without = session(node="n1", request=replace(session().request, gpus=Gpus()))
     assert card(hub(without, job=job())).spent == ""
 

@@ -127,3 +127,11 @@ def test_a_browser_that_stores_nothing_still_warns() -> None:
 )
 def test_a_span_of_time_is_said_in_hours_and_minutes(seconds: int, text: str) -> None:
     assert run(f"out = m.span({seconds})") == text
+
+
+def test_more_time_is_offered_as_the_hub_offers_it_with_its_price() -> None:
+    offer = {"minutes": 60, "said": "1 h", "costs": "2 GPU-hours"}
+    seen = view(state={"session": "one", "ends": NOW, "idle": {"state": "off"}, "more": [offer]})
+    assert run(f"out = m.moreText(m.firstMore({json.dumps(seen)}))") == "+ 1 h (2 GPU-hours)"
+    assert run(f"out = m.moreText({json.dumps({**offer, 'costs': ''})})") == "+ 1 h"
+    assert run(f"out = m.moreText(m.firstMore({json.dumps(view(state=None))}))") == "+ 30 min"

@@ -59,6 +59,16 @@ export function statusText(view) {
   return parts.join(" · ");
 }
 
+/** Return the text of a button that gives a session more time, with what that costs where it is known. */
+export function moreText(more) {
+  return `+ ${more.said}${more.costs ? ` (${more.costs})` : ""}`;
+}
+
+/** Return the smallest extension that the hub offers; a hub that names none takes half an hour. */
+export function firstMore(view) {
+  return view?.state?.more?.[0] ?? { minutes: 30, said: "30 min", costs: "" };
+}
+
 /** Return the warnings that are due: an id by which each is shown once, a sentence, and what can be done at once. */
 export function warnings(view) {
   const found = [];
@@ -220,9 +230,10 @@ export async function activityPlugin({ library, has, element }) {
       if (state.ends) {
         rows.push(element("p", { text: `It has time until ${state.said}: ${span(state.ends - view.now)}.` }));
         const buttons = element("div", { class: "carme-buttons" });
-        for (const [minutes, text] of [[30, "+ 30 min"], [120, "+ 2 h"]]) {
-          const button = element("button", { type: "button", text, title: "GPU time is held for it, within your account's limits" });
-          button.addEventListener("click", () => this._act.ask({ do: "extend", minutes }));
+        for (const more of state.more ?? []) {
+          const title = "GPU time is held for it, within your account's limits";
+          const button = element("button", { type: "button", text: moreText(more), title });
+          button.addEventListener("click", () => this._act.ask({ do: "extend", minutes: more.minutes }));
           buttons.append(button);
         }
         rows.push(buttons);
@@ -275,9 +286,9 @@ export async function activityPlugin({ library, has, element }) {
     };
     const panel = new Panel(act);
 
-    const words = { extend: "+ 30 min", save: "Save all", here: "I am still here", panel: "Show" };
+    const words = { save: "Save all", here: "I am still here", panel: "Show" };
     const deeds = {
-      extend: () => act.ask({ do: "extend", minutes: 30 }).then(({ message }) => Notification.info(message)),
+      extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(({ message }) => Notification.info(message)),
       here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
       save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
       panel: () => app.commands.execute(command),
@@ -286,7 +297,8 @@ export async function activityPlugin({ library, has, element }) {
     function warn() {
       for (const warning of warnings(view)) {
         if (!shown.claim(warning, view.now)) continue;
-        const actions = warning.actions.map((word) => ({ label: words[word], callback: deeds[word] }));
+        const label = (word) => (word === "extend" ? moreText(firstMore(view)) : words[word]);
+        const actions = warning.actions.map((word) => ({ label: label(word), callback: deeds[word] }));
         Notification.warning(warning.text, { autoClose: false, actions });
       }
     }
