@@ -100,7 +100,6 @@ def test_a_script_of_its_librarys_tutorial_runs_as_it_is(
 
 
 @pytest.mark.nightly
-@pytest.mark.nightly
 @pytest.mark.parametrize(("ranks", "nodes"), PLACES)
 @pytest.mark.usefixtures("deepspeed")
 def test_deepspeed_trains_in_all_ranks(lab: Lab, ranks: int, nodes: int) -> None:
