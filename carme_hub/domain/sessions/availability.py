@@ -122,6 +122,10 @@ class Cluster:
             if type == request.gpus.type and (not request.partition or partition in partitions)
         )
 
+    def queued(self, type: str) -> int:
+        """Return how many jobs wait for a GPU type, "" = for none, in any partition."""
+        return sum(count for (each, _), count in self._queue_counts.items() if each == type)
+
     @cached_property
     def _queue_counts(self) -> Counter[tuple[str, str]]:
         """The number of waiting jobs by type and partition: a form needs it for each of its choices."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
+from carme_hub.spawners.home.cluster_now import cluster_now
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.store.activity import JobUse
@@ -57,7 +59,14 @@ async def session_news(handler: Any) -> SessionNews:
     return await lookup.for_user(handler.current_user)
 
 
-def page_values(hub: HubContext | None, user: Any, news: SessionNews, now: float) -> dict[str, Any]:
+async def seen_cluster(hub: HubContext | None) -> Cluster | None:
+    """Return the cluster as the hub last saw it, which all pages share; None on a hub without Slurm."""
+    return await hub.cluster_cache.cluster() if hub is not None else None
+
+
+def page_values(
+    hub: HubContext | None, user: Any, news: SessionNews, cluster: Cluster | None, now: float
+) -> dict[str, Any]:
     """Return what the template of the sessions takes; {} on a hub without Slurm."""
     if hub is None:
         return {}
@@ -71,6 +80,7 @@ def page_values(hub: HubContext | None, user: Any, news: SessionNews, now: float
     return {
         "jobs": jobs,
         "jobs_left_out": left_out,
+        "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
         "active_servers": active,

@@ -20,7 +20,7 @@ from carme_hub.booking import messages
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
-from carme_hub.spawners.handlers.home.news import page_values, session_news
+from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
@@ -118,10 +118,10 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, found, news = await asyncio.gather(
-            notices_for(self), lookup.for_user(self.current_user), session_news(self)
+        self._gpu_time, found, news, cluster = await asyncio.gather(
+            notices_for(self), lookup.for_user(self.current_user), session_news(self), seen_cluster(started_hub())
         )
-        self._sessions = page_values(started_hub(), self.current_user, news, time.time())
+        self._sessions = page_values(started_hub(), self.current_user, news, cluster, time.time())
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
         self._alternatives = found.alternatives
         await super().get()

@@ -18,7 +18,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from carme_hub.domain.sessions.session import Session
-from carme_hub.spawners.handlers.home.news import SessionNews, page_values, session_news
+from carme_hub.spawners.handlers.home.news import SessionNews, page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
@@ -62,11 +62,12 @@ class HomeEventsHandler(BaseHandler):
 
     async def _send(self, hub: HubContext, user: Any) -> None:
         began = sent_at = time.monotonic()
-        read_at, news, before = float("-inf"), SessionNews(), None
+        read_at, news, cluster, before = float("-inf"), SessionNews(), None, None
         while not self._closed and time.monotonic() - began < LONGEST:
             if time.monotonic() - read_at >= READ:
-                news, read_at = await session_news(self), time.monotonic()
-            values = page_values(hub, user, news, time.time())
+                news, cluster = await asyncio.gather(session_news(self), seen_cluster(hub))
+                read_at = time.monotonic()
+            values = page_values(hub, user, news, cluster, time.time())
             if values != before:  # rendering takes ten times as long as making the values
                 before, sent_at = values, time.monotonic()
                 html = await self.render_template("carme_sessions.html", **values)

@@ -17,7 +17,8 @@ from jupyterhub import orm
 from jupyterhub.objects import Server
 
 from carme_hub.domain.cluster.jobs import Snapshot
-from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 from carme_hub.spawners.handlers.home import news, page, sessions
@@ -53,7 +54,12 @@ class Part:
             batch_jobs_of=lambda _user: (),
             ended_of=self._ended_of,
         )
+        self.cluster = Cluster()
+        self.cluster_cache = SimpleNamespace(cluster=self._cluster)
         self.watcher = SimpleNamespace(latest=Snapshot(0, 0, {}), health=SimpleNamespace(ok=True, error=""))
+
+    async def _cluster(self) -> Cluster:
+        return self.cluster
 
     async def _ended_of(self, user: str, _since: float, _limit: int) -> list[Session]:
         if self.silent:
@@ -142,6 +148,17 @@ async def test_the_page_has_the_sessions_without_any_script(alice: Browser, part
     assert "A node failed." in shown
     assert "Start it again" not in shown, "its server runs"
     assert f'action="/hub/carme/sessions/{ID}/stop"' in text
+
+
+async def test_the_page_says_what_is_free_and_that_it_is_not_known_while_slurm_is_silent(
+    alice: Browser, part: Part
+) -> None:
+    def shown(text: str) -> str:
+        return " ".join(re.sub(r"<[^>]+>", "", text).split())
+
+    assert "What is free is not known: Slurm does not answer." in shown((await alice.get("/hub/home"))[1])
+    part.cluster = Cluster([Node("n1", "mixed", True, gpus={"a100": 4}, gpus_used={"a100": 1})], seen=1.0)
+    assert "a100: 3 of 4 free." in shown((await alice.get("/hub/home"))[1])
 
 
 async def test_the_stream_sends_the_sessions_when_they_change_and_only_then(alice: Browser, part: Part) -> None:
