@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from jupyterhub.handlers.base import BaseHandler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tornado import web
 
-from carme_hub.domain.wording import duration
 from carme_hub.errors import StoreError
 from carme_hub.spawners.companions.descriptions import described
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.batch_jobs import UserHandler
+from carme_hub.spawners.home.runs import LIVE, ShownRun, shown_runs
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.store.threads import in_store_thread
 
@@ -30,8 +29,6 @@ RUNS, PAGE = r"/api/carme/users/([^/]+)/runs", r"/carme/runs"
 MAX_RUNS, _LARGEST_BODY = 100, 256 << 10
 #: What the page can be limited to, with the words for it.
 STATES = {"": "All", "live": "Live", "finished": "Finished", "failed": "Failed or stopped"}
-_LIVE = ("starting", "waiting", "running", "stopping")
-LOST = "Its session has ended"
 _Line = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _Text = Annotated[str, Field(max_length=2000)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -93,110 +90,13 @@ class RunsHandler(UserHandler):
         self.finish(json.dumps({"runs": len(sent.runs)}))
 
 
-@dataclass(frozen=True, slots=True)
-class ShownRun:
-    """A run as the page shows it; texts are for people."""
-
-    id: str
-    name: str
-    state: str
-    label: str
-    reason: str
-    began: str
-    took: str
-    size: str
-    gpu_hours: str
-    speed: str
-    progress: str
-    scalars: tuple[str, ...]
-    star: bool
-    tags: tuple[str, ...]
-    note: str
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """Return what there is to say besides name and state, as names and texts."""
-        every = (
-            *(("Began", self.began), ("Took", self.took), ("Size", self.size), ("GPU-hours", self.gpu_hours)),
-            *(("Speed", self.speed), ("Scalars", ", ".join(self.scalars)), ("Tags", ", ".join(self.tags))),
-            ("Note", self.note),
-        )
-        return [(name, text) for name, text in every if text]
-
-
-def shown_runs(
-    rows: Sequence[Mapping[str, Any]], jobs: Mapping[str, Mapping[str, Any]], sessions: Collection[str], now: float
-) -> list[ShownRun]:
-    """Return the runs of a list with what the hub knows better.
-
-    Args:
-        rows: as a session has sent them. jobs: the newest batch job of each run, by the run's id (``described``).
-        sessions: ids of the user's open sessions.
-    """
-    return [_shown(row, *_state_now(row, jobs, sessions), now) for row in rows]
-
-
-def _state_now(
-    row: Mapping[str, Any], jobs: Mapping[str, Mapping[str, Any]], sessions: Collection[str]
-) -> tuple[str, str, str]:
-    """Return state, label and reason of a run."""
-    told = str(row["state"]), str(row["label"]), str(row["reason"])
-    if row["state"] not in _LIVE:
-        return told
-    if not row["submitted"]:
-        # A run in a Slurm job of the user's own has no session.
-        return told if not row["session"] or row["session"] in sessions else ("lost", LOST, "")
-    job = jobs.get(str(row["id"]))
-    if job is None or job["state"] == "running":
-        return told if job is None or row["state"] == "running" else ("running", "Running", "")
-    if job["state"] == "ended":
-        done = bool(job["succeeded"])
-        return ("finished", "Finished", "") if done else ("failed", "Ended", str(job["said"]))
-    if job["state"] == "ending":
-        return "stopping", "Stopping", str(job["said"])
-    return "waiting", "Waiting", str(job["said"])
-
-
-def _shown(row: Mapping[str, Any], state: str, label: str, reason: str, now: float) -> ShownRun:
-    gpus, ranks, nodes = int(row["gpus"]), int(row["ranks"]), len(row["nodes"])
-    kind = "virtual GPU" if row["virtual"] else "GPU"
-    size = [_count(ranks, "rank"), *([_count(gpus, kind)] if gpus else []), *([_count(nodes, "node")] if nodes else [])]
-    done, total = (*row["progress"], None, None)[:2]
-    hours = row["gpu_seconds"] / 3600
-    return ShownRun(
-        id=str(row["id"]),
-        name=str(row["name"]),
-        state=state,
-        label=label,
-        reason=reason,
-        began=clock(row["began"], now) if row["began"] else "",
-        took=duration(max(1, round(row["took"]))) if row["took"] else "",
-        size=", ".join(size) if ranks else "",
-        gpu_hours=f"{hours:.2f}" if gpus else "",
-        speed=str(row["speed"]),
-        progress=f"{done:g} of {total:g}" if done is not None and total and not row["speed"] else "",
-        scalars=tuple(f"{name} {_number(value)}" for name, value in row["scalars"].items()),
-        star=bool(row["star"]),
-        tags=tuple(row["tags"]),
-        note=str(row["note"]),
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
-
-
 def matching(runs: Sequence[ShownRun], words: str = "", state: str = "", *, starred: bool = False) -> list[ShownRun]:
     """Return the runs that have all of the words in their name, label, tags, note or reason, and such a state."""
     wanted = words.lower().split()
     found = []
     for run in runs:
         text = " ".join((run.id, run.name, run.label, run.reason, *run.tags, run.note)).lower()
-        kind = "live" if run.state in _LIVE else "finished" if run.state == "finished" else "failed"
+        kind = "live" if run.state in LIVE else "finished" if run.state == "finished" else "failed"
         if all(word in text for word in wanted) and state in ("", kind) and (run.star or not starred):
             found.append(run)
     return found

@@ -19,6 +19,7 @@ from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session
 from carme_hub.domain.wording import duration, gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.home.runs import LiveRun, live_runs
 from carme_hub.spawners.home.use import SessionUse, session_use
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.progress import waiting_event
@@ -33,15 +34,16 @@ LABELS = {"running": "Running", "starting": "Starting", "stopping": "Stopping", 
 
 @dataclass(frozen=True, slots=True)
 class StoredUse:
-    """What the activity service has stored of some sessions, by session.
+    """What the database says of some sessions: what they use, by session, and their user's training runs.
 
     Attributes:
-        measured: whether this hub has sessions measured at all.
+        measured: whether this hub has sessions measured at all. runs: as a session has sent them.
     """
 
     measured: bool = False
     uses: Mapping[str, Sequence[JobUse]] = field(default_factory=dict)
     minutes: Mapping[str, Mapping[str, Sequence[Minute]]] = field(default_factory=dict)
+    runs: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Card:
         time: its session and the end of its time (``SessionStatus.time_left``). more: by how much it can be
         extended with one click. spent: GPU time, as a sentence.
         again: the query of a link to the form, filled in like this session.
+        runs: the trainings that go on in it. links: to pages of its server, as names and URLs.
         note: what there is to say of its use besides, such as that nothing is reported yet.
         session: its id; stops: whether it can be stopped now.
         idle: that it is idle, and what follows, as a sentence; "" = it is not, or nothing follows. warned: whether its
@@ -73,6 +76,8 @@ class Card:
     spent: str = ""
     use: SessionUse | None = None
     note: str = ""
+    runs: tuple[LiveRun, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
     again: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     stops: bool = False
@@ -112,6 +117,8 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
     if session is not None and stored.measured and session.state is SessionState.RUNNING:
         use = session_use(stored.uses.get(session.id, ()), stored.minutes.get(session.id, {}), now, virtual=virtual)
         note = None if use is not None else "What it uses is shown after its first two minutes."
+    url = user.server_url(spawner.name) if spawner.ready else ""
+    runs = live_runs(stored.runs, session.id) if session is not None else ()
     idle, warned, clicks = _idle(hub, session, now) if state == "running" else ("", False, 0)
     return Card(
         server=spawner.name,
@@ -120,13 +127,15 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
         label=LABELS[state],
         said=said,
         facts=_facts(spawner, session, now, virtual=virtual),
-        url=user.server_url(spawner.name) if spawner.ready else "",
+        url=url,
         progress=user.progress_url(spawner.name) if spawner.pending == "spawn" else "",
         time=spawner.time_left if state != "stopping" else None,
         more=more_time(hub, session, virtual=virtual),
         spent=spent_sentence(hub, session, job, now, virtual=virtual),
         use=use,
         note=note or "",
+        runs=runs,
+        links=_links(url, runs),
         again=again(session.request) if session is not None else {},
         session=session.id if session is not None else "",
         stops=session is not None and state in ("running", "unknown"),
@@ -134,6 +143,14 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
         warned=warned,
         clicks=clicks,
     )
+
+
+def _links(url: str, runs: Sequence[LiveRun]) -> tuple[tuple[str, str], ...]:
+    """Return the pages of a server that show its trainings."""
+    if not url or not runs:
+        return ()
+    boards = [("TensorBoard", f"{url}tensorboard/")] if any(run.scalars for run in runs) else []
+    return (("Runs", f"{url}carme/runs.html"), *boards)
 
 
 def _idle(hub: HubContext, session: Session | None, now: float) -> tuple[str, bool, int]:

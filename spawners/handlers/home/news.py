@@ -40,15 +40,16 @@ class SessionLookup(NoticeLookup[SessionNews]):
         async def ask() -> SessionNews:
             now = time.time()
             ended = await hub.registry.ended_of(user.name, now - ENDED_DAYS * 86400, MOST_ENDED)
+            _, runs = await in_store_thread(hub.runs.of, user.name)
             if hub.activity_store is None:
-                return SessionNews(ended=ended)
+                return SessionNews(StoredUse(runs=runs), ended)
             open_ids = [each.id for each in hub.registry.open_sessions() if each.user == user.name]
             uses = await in_store_thread(hub.activity_store.jobs, [*open_ids, *(each.id for each in ended)])
             minutes = await in_store_thread(hub.activity_store.minutes, open_ids, now - HOUR)
             by_session: dict[str, list[JobUse]] = {}
             for use in uses:
                 by_session.setdefault(use.session, []).append(use)
-            return SessionNews(StoredUse(True, by_session, minutes), ended)
+            return SessionNews(StoredUse(True, by_session, minutes, runs), ended)
 
         return ask if hasattr(hub, "registry") else None
 

@@ -54,6 +54,7 @@ class Part:
             batch_jobs_of=lambda _user: (),
             ended_of=self._ended_of,
         )
+        self.runs = SimpleNamespace(of=lambda _user: (0.0, []))
         self.cluster = Cluster()
         self.cluster_cache = SimpleNamespace(cluster=self._cluster)
         self.watcher = SimpleNamespace(latest=Snapshot(0, 0, {}), health=SimpleNamespace(ok=True, error=""))

@@ -9,7 +9,8 @@ from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader
 from pydantic import ValidationError
 
 from carme_hub.spawners.handlers.pages import templates_path
-from carme_hub.spawners.handlers.runs import LOST, MAX_RUNS, STATES, RunList, matching, shown_runs
+from carme_hub.spawners.handlers.runs import MAX_RUNS, STATES, RunList, matching
+from carme_hub.spawners.home.runs import LOST, shown_runs
 
 NOW = 1_795_000_000.0
 

@@ -123,6 +123,22 @@ def test_other_states_are_said_as_they_are(server: dict[str, Any], row: dict[str
     assert not (found.time and state == "stopping")
 
 
+def test_a_training_is_on_the_card_with_the_pages_that_show_it() -> None:
+    row = {
+        **{"name": "resnet", "state": "running", "label": "Running", "session": ID, "submitted": False},
+        **{"progress": [40, 100], "scalars": {"loss": 0.5}},
+    }
+    running = hub(session(node="n1"), job=job())
+    found = card(running, stored=StoredUse(runs=[row]))
+    assert [(run.name, run.said) for run in found.runs] == [("resnet", "running, 40 of 100, loss 0.5")]
+    assert found.links == (("Runs", "/user/sam/carme/runs.html"), ("TensorBoard", "/user/sam/tensorboard/"))
+    without = card(running, stored=StoredUse(runs=[{**row, "scalars": {}}]))
+    assert [name for name, _ in without.links] == ["Runs"]
+    assert card(running).links == ()
+    starting = card(running, Server(ready=False, pending="spawn"), StoredUse(runs=[row]))
+    assert starting.links == ()
+
+
 def test_a_job_that_waits_says_why() -> None:
     waits = job(state="PENDING", phase=Phase.WAITING, reason="Resources", start=0.0)
     found = card(hub(session(state=SessionState.SUBMITTED), job=waits), Server(pending="spawn", ready=False))
