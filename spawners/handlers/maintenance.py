@@ -1,4 +1,4 @@
-"""Handlers that move or stop a session before maintenance: the home page's forms, and REST."""
+"""Handlers that start a session again, or move or stop it before maintenance: the home page's forms, and REST."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.maintenance.alternatives import PendingActions, move, stop_for_maintenance
+from carme_hub.spawners.maintenance.alternatives import PendingActions, move, restart, stop_for_maintenance
 
-_WHICH = r"/carme/sessions/([0-9a-f-]{36})/(move|make-way)"
+_WHICH = r"/carme/sessions/([0-9a-f-]{36})/(restart|move|make-way)"
 API, FORM = rf"/api{_WHICH}", _WHICH
 _OVER = "There is no such session, or it is over already."
 _NOT_KNOWN = "Slurm or the calendar does not answer, so nothing was changed. Try it again in a moment."
 
 
 async def _do(handler: Any, hub: HubContext, user: Any, session: Session, what: str) -> bool:
-    """Move or stop the session; return whether that is done by now."""
+    """Restart, move or stop the session; return whether that is done by now."""
     doing: PendingActions = handler.settings.setdefault("carme_doing", PendingActions())
-    work = move if what == "move" else stop_for_maintenance
+    work = {"restart": restart, "move": move, "make-way": stop_for_maintenance}[what]
     return await doing.once(session.id, what, lambda: work(handler, hub, user, session))
 
 

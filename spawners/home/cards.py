@@ -58,7 +58,7 @@ class Card:
         again: the query of a link to the form, filled in like this session.
         runs: the trainings that go on in it. links: to pages of its server, as names and URLs.
         note: what there is to say of its use besides, such as that nothing is reported yet.
-        session: its id; stops: whether it can be stopped now.
+        name: what its user calls it, "" = nothing. session: its id; stops: whether it can be stopped now.
         idle: that it is idle, and what follows, as a sentence; "" = it is not, or nothing follows. warned: whether its
             user is warned. clicks: how often "still here" can be said.
     """
@@ -79,6 +79,7 @@ class Card:
     runs: tuple[LiveRun, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     again: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
     session: str = ""
     stops: bool = False
     idle: str = ""
@@ -122,7 +123,8 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
     idle, warned, clicks = _idle(hub, session, now) if state == "running" else ("", False, 0)
     return Card(
         server=spawner.name,
-        title=_title(spawner.name),
+        title=spawner.orm_spawner.display_name or _title(spawner.name),
+        name=spawner.orm_spawner.display_name or "",
         state=state,
         label=LABELS[state],
         said=said,

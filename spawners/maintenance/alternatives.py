@@ -1,22 +1,22 @@
-"""Moves a session to other nodes before maintenance, or stops it with a refund; each is done once.
+"""Stops a session and starts it again, as it was or elsewhere before maintenance, or with a refund; each is done once.
 
-``POST /hub/api/carme/sessions/<uuid>/move`` and ``…/make-way``, without a body, and the home page's forms call these
-functions. Each first checks in the calendar and in Slurm that maintenance affects the session. All refusals come before
-the session is stopped.
+``POST /hub/api/carme/sessions/<uuid>/restart``, ``…/move`` and ``…/make-way``, without a body, and the home page's
+forms call these functions. The last two first check in the calendar and in Slurm that maintenance affects the session.
+All refusals come before the session is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tornado import web
 
 from carme_hub.domain.calendar.reservations import PROMISED
 from carme_hub.domain.ledger.entries import price
-from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session
 from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
@@ -33,6 +33,8 @@ from carme_hub.spawners.maintenance.affected_sessions import (
 )
 from carme_hub.spawners.session_state import STOPPED, iso
 
+#: The cancel reason of a session that is started again.
+RESTARTED = "Stopped to start again with the same options."
 #: Prefix of the cancel reason of a session that is moved; its use is not refunded.
 MOVED = "Stopped to go on elsewhere, before maintenance of "
 #: Seconds in which a failure of the new start is reported by this request; later failures are on the pending page.
@@ -155,25 +157,58 @@ async def move(handler: Any, hub: HubContext, user: Any, session: Session) -> No
         NotMoved: it could not start again; nothing was stopped. web.HTTPError: it was stopped, and the hub's own
             limits refused its start at once.
     """
-    found, name = await check_affected(hub, session), session.server_name
-    spawner = user.spawners[name]
+    found = await check_affected(hub, session)
+    spawner = user.spawners[session.server_name]
     next_one = restart_options(await spawner.offer(), spawner.user_options or {}, found, time.time())
     if next_one.request is None:
-        raise NotMoved(f"It would not start again, so it was not stopped: {next_one.problem}")
-    cost, _ = await hub.cost(user, next_one.request, session.id)
+        raise NotMoved(_would_not_start(next_one.problem))
+    await _start_again(handler, hub, user, session, next_one.request, next_one.options, f"{MOVED}{found.nodes}.")
+    hub.log.info("Session %s of %s is moved before maintenance %s", session.id, user.name, found.maintenance.id)
+
+
+async def restart(handler: Any, hub: HubContext, user: Any, session: Session) -> None:
+    """Stop a session and start it again with the options of its start.
+
+    Raises:
+        NotMoved, web.HTTPError: as of ``move``.
+    """
+    spawner = user.spawners[session.server_name]
+    options = {"profile": session.request.profile, **(spawner.user_options or {})}
+    request, problems = (await spawner.offer()).examine(options)
+    if request is None:
+        raise NotMoved(_would_not_start(" ".join(each.message for each in problems)))
+    await _start_again(handler, hub, user, session, request, options, RESTARTED)
+    hub.log.info("Session %s of %s is started again", session.id, user.name)
+
+
+async def _start_again(
+    handler: Any,
+    hub: HubContext,
+    user: Any,
+    session: Session,
+    request: Request,
+    options: Mapping[str, object],
+    why: str,
+) -> None:
+    """Stop a session and start it with these options; raise ``NotMoved``, with nothing stopped, if it would not."""
+    cost, _ = await hub.cost(user, request, session.id)
     if cost is not None and cost.state == "refused":
-        raise NotMoved(f"It would not start again, so it was not stopped: {cost.sentence}")
-    display = spawner.orm_spawner.display_name if name else ""
-    await _stop(handler, user, session, f"{MOVED}{found.nodes}.")
+        raise NotMoved(_would_not_start(cost.sentence))
+    name = session.server_name
+    display = user.spawners[name].orm_spawner.display_name if name else ""
+    await _stop(handler, user, session, why)
     over = hub.registry.current(session.id) is None or hub.reconciler.seen_terminal(session.id)
     spawner = user.get_or_create_spawner(name, display, replace_failed=True)
     spawner.replaces = session.id if over else ""
-    hub.log.info("Session %s of %s is moved before maintenance %s", session.id, user.name, found.maintenance.id)
-    starting = asyncio.ensure_future(handler.spawn_single_user(user, name, display, options=dict(next_one.options)))
+    starting = asyncio.ensure_future(handler.spawn_single_user(user, name, display, options=dict(options)))
     starting.add_done_callback(lambda done: _started(spawner, done))
     done, _ = await asyncio.wait([starting], timeout=FAILURE_WAIT)
     if done and starting.exception() is not None and not spawner._failed:
         starting.result()  # raises here, since no page of the hub would show it
+
+
+def _would_not_start(problem: str) -> str:
+    return f"It would not start again, so it was not stopped: {problem}"
 
 
 def _started(spawner: Any, task: asyncio.Task[Any]) -> None:

@@ -20,6 +20,7 @@ from carme_hub.booking import messages
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
+from carme_hub.spawners.handlers.home.budget import budget_for, coming
 from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub
@@ -35,9 +36,10 @@ NEWS_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CalendarNews:
-    """A user's notices about bookings, and alternatives for their sessions before maintenance."""
+    """A user's notices about bookings, the bookings after those, and alternatives for sessions before maintenance."""
 
     notices: Sequence[Notice] = ()
+    later: Sequence[tuple[str, str]] = ()
     alternatives: Sequence[Alternatives] = ()
 
 
@@ -64,7 +66,8 @@ class CalendarLookup(NoticeLookup[CalendarNews]):
             ]
             mine = [each for each in hub.registry.open_sessions() if each.user == user.name and not each.parent]
             met = affected_sessions(mine, hub.watcher.latest, calendar.known, now)
-            return CalendarNews(notices, [await alternatives_for(hub, user, each, now) for each in met])
+            later = coming(calendar.known, user.name, groups, accounts, now)
+            return CalendarNews(notices, later, [await alternatives_for(hub, user, each, now) for each in met])
 
         return ask
 
@@ -104,6 +107,8 @@ class CarmeHomeHandler(HomeHandler):
     """The hub's home page with Carme Hub's notices."""
 
     _gpu_time: dict[str, Any] | None = None
+    _budget: dict[str, Any] | None = None
+    _bookings: Sequence[tuple[str, str]] = ()
     _calendar: dict[str, Any] | None = None
     _alternatives: Sequence[Alternatives] = ()
     _sessions: Mapping[str, Any] = MappingProxyType({})
@@ -118,12 +123,16 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, found, news, cluster = await asyncio.gather(
-            notices_for(self), lookup.for_user(self.current_user), session_news(self), seen_cluster(started_hub())
+        self._gpu_time, self._budget, found, news, cluster = await asyncio.gather(
+            notices_for(self),
+            budget_for(self),
+            lookup.for_user(self.current_user),
+            session_news(self),
+            seen_cluster(started_hub()),
         )
         self._sessions = page_values(started_hub(), self.current_user, news, cluster, time.time())
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
-        self._alternatives = found.alternatives
+        self._alternatives, self._bookings = found.alternatives, found.later
         await super().get()
 
     @property
@@ -132,7 +141,7 @@ class CarmeHomeHandler(HomeHandler):
         ours: dict[str, Any] = {"gpu_time": self._gpu_time, "calendar": self._calendar}
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
-        ours |= self._sessions
+        ours |= self._sessions | {"budget": self._budget, "bookings": self._bookings}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
 
     def _batch_jobs(self) -> list[Companion]:

@@ -1,4 +1,4 @@
-"""The sessions of the home page: their cards, a stream that keeps them up to date, and the form that stops one.
+"""The sessions of the home page: their cards, a stream that keeps them up to date, and forms to stop and name one.
 
 ``GET /hub/carme/home/events`` is a stream of server-sent events (WHATWG HTML, section 9.2): the event ``sessions`` has
 the cards as HTML whenever they have changed. Without JavaScript the page has them as they were when it was loaded.
@@ -23,6 +23,9 @@ from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 EVENTS, STOP = r"/carme/home/events", r"/carme/sessions/([0-9a-f-]{36})/stop"
+RENAME = r"/carme/sessions/([0-9a-f-]{36})/rename"
+#: The most characters of a name.
+MAX_NAME = 60
 #: Seconds between two looks at memory, and at the database; without a change a comment is sent, so that no proxy on
 #: the way takes the stream for dead; then the browser connects anew, and is authenticated anew.
 LOOK, READ, KEEP_ALIVE, LONGEST = 3.0, 30.0, 20.0, 600.0
@@ -115,4 +118,26 @@ class StopFormHandler(CarmeHomeHandler):
         await self.show()
 
 
-HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [(EVENTS, HomeEventsHandler), (STOP, StopFormHandler)]
+class RenameFormHandler(StopFormHandler):
+    """The form of a card that names its server; JupyterHub calls it the display name."""
+
+    @needs_scope("servers")
+    async def _post(self, session: Session | None, user_name: str) -> None:
+        user = self.current_user if user_name == self.current_user.name else self.find_user(user_name)
+        if session is None or user is None or session.parent or session.server_name not in user.spawners:
+            await self._reply(404, "There is no such session, or it has ended already.")
+            return
+        name = " ".join(self.get_body_argument("title", "").split())
+        if len(name) > MAX_NAME or not name.isprintable():
+            await self._reply(400, f"A name has at most {MAX_NAME} characters, and is one line of text.")
+            return
+        user.spawners[session.server_name].orm_spawner.display_name = name or None
+        self.db.commit()
+        self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
+
+
+HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
+    (EVENTS, HomeEventsHandler),
+    (STOP, StopFormHandler),
+    (RENAME, RenameFormHandler),
+]

@@ -23,12 +23,13 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.errors import SlurmUnreachable, StoreError
+from carme_hub.spawners.form.cost import RemainingBudget
 from carme_hub.spawners.form.slots import CalendarView
 from carme_hub.spawners.handlers import maintenance, notices
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
 from carme_hub.spawners.maintenance.alternatives import NotAffected, NotMoved
 
-MOVE, MAKE_WAY = f"/carme/sessions/{ID}/move", f"/carme/sessions/{ID}/make-way"
+MOVE, MAKE_WAY, RESTART = (f"/carme/sessions/{ID}/{what}" for what in ("move", "make-way", "restart"))
 
 
 class Calendar:
@@ -121,6 +122,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(maintenance, "move", note("move"))
     monkeypatch.setattr(maintenance, "stop_for_maintenance", note("make-way"))
+    monkeypatch.setattr(maintenance, "restart", note("restart"))
     return asked
 
 
@@ -145,6 +147,37 @@ async def home(hub: ForgedHub, user: str) -> str:
 
 
 # -- notices ----------------------------------------------------------------------------------------------------------
+
+
+async def test_bookings_after_the_next_day_are_a_list_below_the_sessions(hub: ForgedHub, part: Part) -> None:
+    assert part.slots is not None
+    part.slots.known = (
+        *(mine(f"b{days}", at(24 * days), title=f"Day {days}") for days in (2, 3, 4, 5)),
+        mine("b1", at(20), title="Tomorrow"),
+        mine("other", at(50), title="Not yours", owner="tina", account="bio"),
+        mine("far", at(24 * 31), title="Far away"),
+    )
+    page = await home(hub, "sam")
+    [section] = re.findall(r'<section class="mb-3"\s+id="carme-bookings".*?</section>', page, re.DOTALL)
+    assert re.findall("“(.*?)” begins in", text_of.unescape(section)) == ["Day 2", "Day 3", "Day 4"]
+    assert 'href="/services/reservations/bookings/b2b2' in section
+    assert "“Tomorrow” begins in" in words(page.replace(section, "")), "what is near is a notice"
+    part.slots.known = ()
+    assert "carme-bookings" not in await home(hub, "sam")
+
+
+async def test_what_is_left_of_each_account_is_on_the_page(hub: ForgedHub, part: Part) -> None:
+    async def cost(user: Any, request: Any) -> Any:
+        assert (user.name, request) == ("sam", None)
+        return None, {"physics": RemainingBudget("12.5 h left", 1), "bio": RemainingBudget("no limit")}
+
+    part.admission = SimpleNamespace(cost=cost)  # type: ignore[assignment]
+    page = words(await home(hub, "sam"))
+    assert "Your GPU time bio : no limit physics : 12.5 h left" in page
+
+
+async def test_a_page_without_gpu_time_has_no_section_of_it(hub: ForgedHub, part: Part) -> None:
+    assert "Your GPU time" not in await home(hub, "sam")
 
 
 async def test_the_gravest_is_first_and_each_leads_to_its_booking(hub: ForgedHub, part: Part) -> None:
@@ -220,14 +253,16 @@ async def test_each_form_is_done_for_its_owner_with_the_hubs_token_alone(
     assert (status, headers["Location"]) == (303, "/hub/spawn-pending/sam")
     status, _, headers = await sam.post(f"/hub{MAKE_WAY}", {})
     assert (status, headers["Location"]) == (303, "/hub/home")
-    assert done == [("move", "sam"), ("make-way", "sam")]
+    status, _, headers = await sam.post(f"/hub{RESTART}", {})
+    assert (status, headers["Location"]) == (303, "/hub/spawn-pending/sam")
+    assert done == [("move", "sam"), ("make-way", "sam"), ("restart", "sam")]
     assert (await sam.ask("POST", f"/hub{MOVE}", data={}))[0] == 403, "without the token"
     assert (await sam.get(f"/hub{MOVE}"))[0] == 302, "a link asks for nothing"
     assert (await bea.post(f"/hub{MOVE}", {}))[0] == 404
     part.sessions.clear()
     status, page, _ = await sam.post(f"/hub{MOVE}", {})
     assert (status, "There is no such session, or it is over already." in page) == (404, True)
-    assert len(done) == 2
+    assert len(done) == 3
 
 
 async def test_rest_does_the_same_for_owner_and_administrator(
@@ -242,11 +277,12 @@ async def test_rest_does_the_same_for_owner_and_administrator(
 
     assert await ask(sam, MOVE) == (200, {"session": ID, "page": "/hub/spawn-pending/sam"})
     assert (await ask(root, MAKE_WAY))[0] == 200
-    assert done == [("move", "sam"), ("make-way", "sam")]
+    assert await ask(sam, RESTART) == (200, {"session": ID, "page": "/hub/spawn-pending/sam"})
+    assert done == [("move", "sam"), ("make-way", "sam"), ("restart", "sam")]
     assert (await ask(bea, MOVE))[0] == 404, "she does not learn that there is one"
     assert (await ask(sam, MOVE, data="[1]"))[0] == 400
     assert (await ask(sam, MOVE.replace("0001", "0002")))[0] == 404
-    assert len(done) == 2
+    assert len(done) == 3
 
 
 @pytest.mark.parametrize(

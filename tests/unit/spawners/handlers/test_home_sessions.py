@@ -267,3 +267,24 @@ async def test_a_session_that_has_ended_meanwhile_is_named_as_such(alice: Browse
     status, text, _ = await alice.post(f"/hub/carme/sessions/{ID}/stop", {})
     assert status == 404
     assert "There is no such session, or it has ended already." in text
+
+
+async def test_a_server_gets_a_name_on_its_card_and_loses_it_again(alice: Browser, hub: ForgedHub) -> None:
+    name = f"/hub/carme/sessions/{ID}/rename"
+    status, _, headers = await alice.post(name, {"title": "  My <b>paper</b>\n"})
+    assert (status, headers["Location"]) == (303, "/hub/home")
+    _, text, _ = await alice.get("/hub/home")
+    assert "My &lt;b&gt;paper&lt;/b&gt;</h2>" in text
+    assert hub.app.users["alice"].spawners[""].orm_spawner.display_name == "My <b>paper</b>"
+    status, text, _ = await alice.post(name, {"title": "x" * 61})
+    assert (status, "at most 60 characters" in text) == (400, True)
+    assert (await alice.post(name, {"title": ""}))[0] == 303
+    _, text, _ = await alice.get("/hub/home")
+    assert "Your server</h2>" in text
+
+
+async def test_nobody_names_what_is_not_theirs(hub: ForgedHub, alice: Browser) -> None:
+    bob = await hub.browser("bob")
+    assert (await bob.post(f"/hub/carme/sessions/{ID}/rename", {"title": "mine"}))[0] == 404
+    assert (await alice.get(f"/hub/carme/sessions/{ID}/rename"))[0] == 302
+    assert not hub.app.users["alice"].spawners[""].orm_spawner.display_name

@@ -33,7 +33,7 @@ class Server:
     name, active, ready, pending, uncertainty, virtual = "", True, True, "", "", False
     time_left: Any = TIME
     profile_list: Any = [{"slug": "gpu", "display_name": "Big GPUs"}]
-    orm_spawner = SimpleNamespace(last_activity=None)
+    orm_spawner = SimpleNamespace(last_activity=None, display_name=None)
 
     def __init__(self, **changes: Any) -> None:
         self.__dict__.update(changes)

@@ -1,4 +1,4 @@
-"""Moving a session and stopping it for maintenance: each once, on facts of that moment, and asking loses nothing."""
+"""Starting a session again, moving it, stopping it for maintenance: each once, and a refusal loses nothing."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from carme_hub.spawners.maintenance.alternatives import (
     check_affected,
     move,
     refund_of,
+    restart,
     stop_for_maintenance,
 )
 from carme_hub.spawners.session_state import STOPPED
@@ -127,6 +128,9 @@ class Site:
     async def move(self) -> None:
         await move(self, self.part, self.user, session())
 
+    async def restart(self) -> None:
+        await restart(self, self.part, self.user, session())
+
     async def stop_for_maintenance(self) -> None:
         await stop_for_maintenance(self, self.part, self.user, session())
 
@@ -145,6 +149,15 @@ async def test_a_session_is_stopped_and_starts_again_for_what_is_left_in_place_o
     assert site.spawner.noted == "Stopped to go on elsewhere, before maintenance of n1."
     assert not site.spawner.noted.startswith(MAINTENANCE_STOP)
     assert (site.spawner.stop_reason, site.spawner.replaces) == (STOPPED, ""), "the next stop is an ordinary one"
+
+
+async def test_a_restart_has_the_options_of_the_start_and_needs_no_maintenance(site: Site) -> None:
+    site.known = ()
+    await site.restart()
+    assert site.started == [("", "", OPTIONS, ID)]
+    assert site.asked_instead_of == ID, "the hold of what is stopped does not stand in the way"
+    assert site.spawner.noted == "Stopped to start again with the same options."
+    assert site.spawner.stop_reason == STOPPED
 
 
 async def test_a_named_server_goes_on_under_its_name(site: Site) -> None:
@@ -195,14 +208,15 @@ async def test_a_slurm_that_does_not_answer_changes_nothing(site: Site, what: st
     assert site.stops == 0
 
 
-async def test_what_could_not_start_again_is_not_stopped(site: Site) -> None:
+@pytest.mark.parametrize("what", ["restart", "move"])
+async def test_what_could_not_start_again_is_not_stopped(site: Site, what: str) -> None:
     site.cost_state = "refused"
     with pytest.raises(NotMoved, match=r"not stopped: sam has 0 left\."):
-        await site.move()
+        await getattr(site, what)()
     site.cost_state = "ok"
     site.spawner.user_options = {**OPTIONS, "gpus": 9}
     with pytest.raises(NotMoved, match="you asked for 9"):
-        await site.move()
+        await getattr(site, what)()
     assert (site.stops, site.started) == (0, [])
 
 
