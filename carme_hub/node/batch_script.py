@@ -37,10 +37,10 @@ NO_SPACE, NO_HOME, OTHER_PROCESSOR, NO_EXECUTION, NOT_STARTED = 79, 80, 82, 83, 
 HOME_ERRORS = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN}
 #: The signals that the supervisor waits for.
 BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD, signal.SIGIO}
-#: A missing path below these means that the node lacks what the runtime needs; the image is not missing.
+#: A missing path below these means that the node lacks what the runtime needs.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 RESERVED_NAMES = ("data.json", "job.log", "end.json")
-OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "usage-unsent.json", "work.json")
+OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "work.json")
 #: Folder of the packages that people install in a session.
 PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
@@ -137,7 +137,7 @@ def prune() -> None:
                 import shutil  # of this session, which has just ended, or of one whose batch script was killed
 
                 shutil.rmtree(path + "/" + PACKAGES, ignore_errors=True)
-            ours = path != ".." and not below and set(names) <= set(OWN_NAMES)
+            ours = path != ".." and not below and all(n in OWN_NAMES or n.startswith("usage-unsent") for n in names)
             with suppress(OSError):
                 age = time.time() - os.lstat("end.json", dir_fd=folder).st_mtime
                 if ours and os.fstat(folder).st_uid == os.geteuid() and age > KEPT_SECONDS:

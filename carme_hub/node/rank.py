@@ -13,6 +13,9 @@ program does not forward it. TERM asks for the end: the rank has the grace time,
 The ranks of a step on one node share a folder as their /dev/shm. The last of them removes it. Where killed ranks have
 left such folders, the next rank on the node removes them.
 
+On each node of a job but its first, where the batch script's own program does it, the first rank starts the program
+that measures what the job uses (carme-report), once it has run for a while.
+
 As soon as the command has ended, the last line on the error output says how, for the conductor of the run (END_MARK),
 where that has asked for it: a conductor of an older image would take the line for output.
 
@@ -47,6 +50,8 @@ PR_SET_CHILD_SUBREAPER = 36
 #: The last line of a rank's error output, for the conductor of its run: the status, and what its memory cgroup says.
 #: Slurm reports the end of a task later, and after those of ranks that only lost their connection to it.
 END_MARK = "\x1e[carme-rank] "
+#: Seconds after which a rank begins to have its node measured; short runs are not.
+REPORT_AFTER = 15.0
 #: A smaller pid is one of a new pid namespace; and the most pids that a rank skips in it.
 FIRST_PIDS, MOST_PIDS_SKIPPED = 16, 64
 
@@ -154,6 +159,7 @@ def main() -> int:
     argv = ["python3", "-IS", folder + "/carme-rank", "--become", *sys.argv[sys.argv.index("--") + 1 :]]
     name = "{}-{}".format(token, os.environ["SLURM_PROCID"])
     os.umask(0o077)
+    os.environ["CARME_JOB_DEVICES"] = os.environ.get(GPU_NAMES[0], "")  # for carme-report
     select_gpus(os.environ)
     try:
         launch, supervise, memory = (load(folder, "carme-" + name) for name in ("launch", "supervise", "memory"))
@@ -168,10 +174,30 @@ def main() -> int:
         return BAD_DATA
     launch.say = supervise.say = say
     shm = substitute(document["rank"].get("shm", ""), [], name)
-    return run(launch, supervise, memory, data, shm, folder, name)
+    measured = "activity" in document and measures(os.environ)
+    return run(launch, supervise, memory, data, shm, folder, name, measured=measured)
 
 
-def run(launch: Any, supervise: Any, memory: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
+def measures(environ: MutableMapping[str, str]) -> bool:
+    """Return whether this is the rank that has its node measured: the step's first on another node than the job's."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", environ.get("SLURM_JOB_NODELIST", ""))
+    # "node[03-05,7]" begins with node03.
+    host = re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", first.group()) if first else ""
+    own = environ.get("SLURMD_NODENAME", "")
+    return environ.get("SLURM_LOCALID") == "0" and bool(own) and own != host
+
+
+def run(
+    launch: Any,
+    supervise: Any,
+    memory: Any,
+    data: Dict[str, Any],
+    shm: str,
+    folder: str,
+    name: str,
+    *,
+    measured: bool = False,
+) -> int:
     """Run the plan under the batch script's supervisor, with a temporary folder of its own."""
     signal.pthread_sigmask(signal.SIG_BLOCK, supervise.BLOCKED)
     supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -188,7 +214,14 @@ def run(launch: Any, supervise: Any, memory: Any, data: Dict[str, Any], shm: str
         def __init__(self, plan: Dict[str, Any]) -> None:
             # More ranks check less often, for the sake of the file server.
             interval = max(MARK_INTERVAL, int(os.environ.get("SLURM_NTASKS", "1")) / 50)
-            super().__init__(plan, self.check_mark, interval)
+            reporter = (sys.executable, "-IS", folder + "/carme-report", folder, own) if measured else ()
+            super().__init__(plan, self.check_mark, interval, reporter=reporter)
+            self.report_at = time.monotonic() + REPORT_AFTER
+
+        def start_reporter(self) -> None:
+            """Start it later than the batch script does."""
+            if time.monotonic() >= self.report_at:
+                super().start_reporter()
 
         def check_mark(self) -> None:
             """End the rank where the mark is gone: without its controller Slurm cannot end it."""

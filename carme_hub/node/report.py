@@ -11,6 +11,10 @@ loads carme-usage, carme-memory, carme-nvml and carme-minutes from the folder. W
 * ``usage-unsent.json``: at the end, the minutes that the service has not accepted yet. The next session of the user
   sends them, so a hub that is away loses none.
 
+The other nodes of a job are measured while ranks run on them: carme-rank starts ``carme-report FOLDER OWN`` there,
+which keeps its samples in the folder OWN of the rank, and what is not accepted in ``usage-unsent-NODE.json`` of FOLDER.
+Of several on a node, one measures.
+
 Standard library only, Python 3.6 or later.
 """
 
@@ -19,16 +23,19 @@ import json
 import os
 import random
 import signal
+import socket
 import struct
 import sys
 import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 INTERVAL, MINUTE = 10.0, 60
 RING, NOW, UNSENT, WORK = "usage.ring", "usage.json", "usage-unsent.json", "work.json"
+#: The GPUs of the job, where carme-rank has left only those of its step in CUDA_VISIBLE_DEVICES.
+JOB_DEVICES = "CARME_JOB_DEVICES"
 #: Seconds for which counts what the session's server has said of its kernels (``training/server/work.py``).
 WORK_SECONDS = 45.0
 #: Bytes of a ring's header and of a ring, and the samples of a day.
@@ -110,6 +117,7 @@ class Reporter:
         part: the ``activity`` of the data document. usage: ``carme-usage``'s ``Usage``. devices: GPUs of the job.
         minutes: carme-minutes, as a module.
         host: node, limits and names that go along with the minutes.
+        folder: of the samples. unsent: folder and name of the file with what is not accepted at the end.
         clock, wall: seconds of a clock that never goes back, and UTC epoch seconds.
     """
 
@@ -121,11 +129,13 @@ class Reporter:
         minutes: "Any",
         host: "Dict[str, Any]",
         folder: str = ".",
+        unsent: "Optional[Tuple[str, str]]" = None,
         clock: "Callable[[], float]" = time.monotonic,
         wall: "Callable[[], float]" = time.time,
         pids: "Optional[Callable[[], Sequence[int]]]" = None,
     ) -> None:
         self.part, self.usage, self.devices, self.folder = part, usage, devices, folder
+        self._unsent = unsent or (folder, UNSENT)
         self._clock, self._wall, self._minutes, self._pids = clock, wall, minutes, pids
         self.interval = float(part.get("interval", INTERVAL))
         gpus = [{"uuid": each.uuid, "name": each.name, "memory": (each.memory() or (0, 0))[1]} for each in devices]
@@ -193,7 +203,7 @@ class Reporter:
         self._send_waiting(LAST_SECONDS)
         if self.waiting:
             try:
-                replace(self.folder, UNSENT, {"address": self._address(), "body": self._body(self.waiting)})
+                replace(*self._unsent, {"address": self._address(), "body": self._body(self.waiting)})
             except OSError as error:
                 self._say("folder", f"{len(self.waiting)} minutes of usage are lost: {error.strerror}")
 
@@ -225,7 +235,7 @@ class Reporter:
 
     def _send_leftovers(self) -> None:
         """Send what earlier sessions of the user could not send."""
-        for path in sorted(glob.glob(glob.escape(self.folder) + "/../*/" + UNSENT))[:20]:
+        for path in sorted(glob.glob(glob.escape(self.folder) + "/../*/" + UNSENT.replace(".", "*.")))[:20]:
             try:
                 file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
                 with os.fdopen(file, "rb") as opened:
@@ -281,6 +291,17 @@ def inner_pid(pid: int) -> int:
     return pid
 
 
+def is_alone(job: str, node: str) -> "Optional[socket.socket]":
+    """Return what makes this program the one of its job on this node until it ends; None while there is another one."""
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        mark.bind(f"\0carme-report-{os.geteuid()}-{job}-{node}")  # virtual nodes share the network namespace
+        return mark
+    except OSError:
+        mark.close()
+        return None
+
+
 def replace(folder: str, name: str, value: "Any") -> None:
     """Write a JSON file (0600) in place of an older one, so that no reader sees half of it."""
     new = f"{folder}/{name}.new"
@@ -300,7 +321,8 @@ def load(folder: str, name: str) -> "Any":
 
 def job_devices(folder: str, part: "Dict[str, Any]", environ: "Dict[str, str]") -> "List[Any]":
     """Return the GPUs of this job; [] where it has none, or no driver is here."""
-    if not environ.get("CUDA_VISIBLE_DEVICES"):
+    environ = {**environ, "CUDA_VISIBLE_DEVICES": environ.get(JOB_DEVICES) or environ.get("CUDA_VISIBLE_DEVICES", "")}
+    if not environ["CUDA_VISIBLE_DEVICES"]:
         return []
     try:
         nvml = load(folder, "carme-nvml")
@@ -311,7 +333,7 @@ def job_devices(folder: str, part: "Dict[str, Any]", environ: "Dict[str, str]") 
 
 def main() -> int:
     """Report until TERM."""
-    folder, ends = sys.argv[1], {signal.SIGTERM, signal.SIGINT}
+    folder, own, ends = sys.argv[1], sys.argv[-1], {signal.SIGTERM, signal.SIGINT}
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_SETMASK, ends)
     for name in (signal.SIGUSR1, signal.SIGHUP):
@@ -326,7 +348,14 @@ def main() -> int:
     processes = memory.JobProcesses(job, node=host["node"])
     usage = load(folder, "carme-usage").Usage(memory, processes, job, environ.get("TMPDIR") or "/tmp")  # noqa: S108
     shared = processes.pids if any(name in environ for name in SHARED_GPUS) else None
-    reporter = Reporter(part, usage, job_devices(folder, part, environ), minutes, host, folder, pids=shared)
+    mark = None  # type: Any
+    while not mark:
+        mark = is_alone(job, host["node"])
+        if not mark and signal.sigtimedwait(ends, float(part.get("interval", INTERVAL))):
+            return 0
+    unsent = folder, UNSENT if own == folder else "usage-unsent-{}.json".format(host["node"])
+    devices = job_devices(folder, part, environ)
+    reporter = Reporter(part, usage, devices, minutes, host, own, unsent, pids=shared)
     due = time.monotonic()
     while True:
         reporter.step()

@@ -21,6 +21,17 @@ from carme_hub.training.run.output import TaskEnd, split_task_end
 
 RANK = Path(rank.__file__).resolve()
 TOKEN = "0123456789ab"
+#: Seconds of a rank, in which what is beside it starts.
+WAIT = 4
+#: Notes how it was started, and that it was ended.
+FORGED_REPORT = """
+import os, signal, sys
+notes = open(sys.argv[1] + "/reported", "w")
+print(*sys.argv[1:], os.environ["CARME_JOB_DEVICES"], file=notes, flush=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+signal.sigwait({signal.SIGTERM})
+print("TERM", file=notes, flush=True)
+"""
 
 
 class Node:
@@ -331,3 +342,49 @@ def test_a_shared_folder_that_is_somebody_elses_is_not_used(node: Node) -> None:
     os.chown(node.shm, 2001, 2001)
     status, _, err = node.run(*python("pass"))
     assert (status, err) == (70, f"[carme] {node.shm}: belongs to somebody else\n")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "own", "local", "measured"),
+    [
+        ("node[03-05,7]", "node04", "0", True),
+        ("node[03-05,7]", "node03", "0", False),
+        ("node[03-05,7]", "node04", "1", False),
+        ("a1,b[2-3]", "b2", "0", True),
+        ("a1,b[2-3]", "a1", "0", False),
+        ("n[1-2]x[3-4]", "n1x3", "0", False),
+        ("n1", "n1", "0", False),
+        ("", "n1", "0", True),
+        ("n1", "", "0", False),
+    ],
+)
+def test_each_node_but_the_jobs_first_is_measured_by_the_steps_first_rank_on_it(
+    nodes: str, own: str, local: str, *, measured: bool
+) -> None:
+    environ = {"SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": own, "SLURM_LOCALID": local}
+    assert rank.measures(environ) == measured
+
+
+def test_a_rank_has_its_node_measured_with_all_gpus_of_the_job_and_ends_that_with_itself(node: Node) -> None:
+    (node.folder / "carme-rank").write_text(RANK.read_text().replace("REPORT_AFTER = 15.0", "REPORT_AFTER = 0.0"))
+    (node.folder / "carme-report").write_text(FORGED_REPORT)
+    node.document["activity"] = {"url": "http://127.0.0.1:9", "token": "t"}
+    where = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n2", "SLURM_LOCALID": "0"}
+    gpus = {"CUDA_VISIBLE_DEVICES": "0,1,2", "CARME_GPUS": "1"}
+    status, _, errors = node.run(*python(f"import time; time.sleep({WAIT})"), **where, **gpus)
+    assert (status, errors) == (0, "")
+    begun, ended = (node.folder / "reported").read_text().splitlines()
+    folder, own, devices = begun.split()
+    assert (folder, devices) == (str(node.folder), "0,1,2")
+    assert own.startswith(str(node.folder / f"rank-{TOKEN}-"))
+    assert ended == "TERM"
+    assert not Path(own).exists()
+
+
+def test_a_rank_on_the_jobs_first_node_starts_no_second_measurement(node: Node) -> None:
+    (node.folder / "carme-rank").write_text(RANK.read_text().replace("REPORT_AFTER = 15.0", "REPORT_AFTER = 0.0"))
+    (node.folder / "carme-report").write_text(FORGED_REPORT)
+    node.document["activity"] = {"url": "http://127.0.0.1:9", "token": "t"}
+    where = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"}
+    assert node.run(*python(f"import time; time.sleep({WAIT})"), **where)[0] == 0
+    assert not (node.folder / "reported").exists()
