@@ -97,6 +97,7 @@ def _row(run: Run, state: State) -> dict[str, Any]:
         "repeats": str(request.get("repeats") or ""),
         "repeatable": "given" in request,
         "submitted": is_submitted(state),
+        "elastic": bool((state.get("asked") or {}).get("elastic")),
         "session": str(state.get("session") or ""),
     }
 

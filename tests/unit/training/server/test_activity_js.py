@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.javascript import run_module
 
 from carme_hub.paths import share_folder
 
 MODULE = share_folder().parent / "jupyter/labextensions/carme-hub/static/activity.js"
-NODE = Path(sys.executable).with_name("node")
 NOW = 1_800_000_000
 GPU = {"utilisation": 80, "memory": 12_288, "memory_total": 40_960}
 #: A storage as the browser has it, for all tabs.
@@ -22,18 +19,7 @@ STORAGE = "const kept = {}; const storage = {getItem: k => kept[k] ?? null, setI
 
 def run(code: str) -> Any:
     """Run JavaScript with the module as ``m``, and return what it gives as ``out``."""
-    script = (
-        f"const m = await import({json.dumps(MODULE.as_uri())}); let out; {code}; console.log(JSON.stringify(out));"
-    )
-    done = subprocess.run(
-        [str(NODE), "--no-warnings", "--input-type=module", "-e", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_module(MODULE, code)
 
 
 def view(**changes: Any) -> dict[str, Any]:

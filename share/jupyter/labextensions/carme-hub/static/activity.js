@@ -4,6 +4,8 @@
    Every tab asks its own server; the server asks the hub, once a minute for all of them. A warning is shown once in all
    tabs, and stays until somebody has seen it. */
 
+import { runsPart } from "./session-runs.js";
+
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
@@ -22,7 +24,8 @@ const STYLE = `
 .carme-use-row > :nth-child(2) { text-align: right; }
 .carme-use-row > svg { grid-column: 1 / -1; width: 100%; height: 28px; background: var(--jp-layout-color2); }
 .carme-use-row polyline { fill: none; stroke: var(--jp-brand-color1); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
-.carme-activity .carme-buttons { display: flex; gap: 6px; margin: 4px 0; }
+.carme-activity .carme-buttons { display: flex; flex-wrap: wrap; gap: 6px; margin: 4px 0; }
+.carme-activity .carme-dim button { padding: 1px 6px; }
 .carme-activity button { padding: 4px 10px; }
 `;
 
@@ -160,14 +163,15 @@ export function curve(values, top, words) {
 /** Return the plugin. `tools`: `library` loads a library of JupyterLab, `has` says whether there is one, `element` makes one. */
 export async function activityPlugin({ library, has, element }) {
   const { ServerConnection } = await library("@jupyterlab/services");
-  const { Notification, ICommandPalette } = await library("@jupyterlab/apputils");
+  const { Dialog, Notification, ICommandPalette, showDialog } = await library("@jupyterlab/apputils");
+  const { PageConfig } = await library("@jupyterlab/coreutils");
   const { Widget } = await library("@lumino/widgets");
   const { LabIcon } = await library("@jupyterlab/ui-components");
   const statusBars = has("@jupyterlab/statusbar") ? [(await library("@jupyterlab/statusbar")).IStatusBar] : [];
   const settings = ServerConnection.makeSettings();
 
-  async function request(query = "", options = {}) {
-    const url = `${settings.baseUrl}carme/activity${query}`;
+  async function request(query = "", options = {}, path = "activity") {
+    const url = `${settings.baseUrl}carme/${path}${query}`;
     const response = await ServerConnection.makeRequest(url, { ...options, signal: AbortSignal.timeout(30000) }, settings);
     if (!response.ok) throw new Error(`The server answers with ${response.status}.`);
     return response.json();
@@ -191,7 +195,7 @@ export async function activityPlugin({ library, has, element }) {
       this._message.textContent = text;
     }
 
-    show(view) {
+    show(view, runs) {
       const rows = [];
       const curves = view.curve ?? { at: [], cpu: [], memory: [], gpus: [] };
       (view.used?.gpus ?? []).forEach((gpu, number) => {
@@ -200,7 +204,9 @@ export async function activityPlugin({ library, has, element }) {
         for (const process of gpu.processes ?? []) {
           const held = process.memory == null ? "memory not known" : gib(process.memory);
           const whose = process.kernel ? this._act.notebookOf(process.kernel) : `process ${process.inside}`;
-          rows.push(element("p", { class: "carme-dim", text: `${whose}: ${held}` }));
+          const line = element("p", { class: "carme-dim" }, `${whose}: ${held} `);
+          if (process.kernel) line.append(this._shutDown(process.kernel, whose));
+          rows.push(line);
         }
       });
       if (view.used) {
@@ -212,7 +218,28 @@ export async function activityPlugin({ library, has, element }) {
         rows.push(element("p", { text: "What it uses is not measured here, or not yet." }));
       }
       rows.push(...this._left(view));
+      if (runs?.length) rows.push(element("h3", { text: "Trainings" }), ...runsPart(runs, view.now, { element, ask: this._act.askRun }));
+      rows.push(...this._places());
+      const focused = document.activeElement?.getAttribute("aria-label");
+      const inside = this._body.contains(document.activeElement);
       this._body.replaceChildren(...rows);
+      if (inside && focused) this._body.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
+    }
+
+    /** Return the button that frees what a kernel holds. */
+    _shutDown(kernel, whose) {
+      const button = element("button", { type: "button", text: "Shut down…", "aria-label": `Shut down the kernel of ${whose}` });
+      button.addEventListener("click", () => this._act.shutDown(kernel, whose));
+      return button;
+    }
+
+    /** Return links to the hub, where there is one. */
+    _places() {
+      const hub = PageConfig.getOption("hubPrefix");
+      if (!hub) return [];
+      const host = PageConfig.getOption("hubHost");
+      const link = (text, page) => element("a", { href: `${host}${hub}${page}`, target: "_blank", rel: "noopener", text });
+      return [element("p", {}, link("Find GPUs", "home#carme-cluster"), " · ", link("Your sessions and jobs", "home"))];
     }
 
     _row(name, text, values, top, unit) {
@@ -277,6 +304,26 @@ export async function activityPlugin({ library, has, element }) {
         await look();
         return answer;
       },
+      async askRun(row, word) {
+        if (word === "stop") {
+          const asked = { title: `Stop ${row.name}?`, body: "Its ranks end. Their output and what they have saved stay." };
+          const answer = await showDialog({ ...asked, buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: "Stop it" })] });
+          if (!answer.button.accept) return;
+        }
+        panel.say("One moment …");
+        const body = JSON.stringify({ ask: word });
+        const answer = await request(`/${encodeURIComponent(row.id)}`, { method: "POST", body }, "runs").catch((error) => error);
+        panel.say(answer.message);
+        await look();
+      },
+      async shutDown(kernel, whose) {
+        const asked = { title: `Shut down the kernel of ${whose}?`, body: "Its variables are lost, and the memory it holds is free." };
+        const answer = await showDialog({ ...asked, buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: "Shut down" })] });
+        if (!answer.button.accept) return;
+        const done = app.serviceManager.kernels.shutdown(kernel);
+        panel.say(await done.then(() => "It is shut down.", (error) => `It was not shut down: ${error.message ?? error}`));
+        await look();
+      },
       notebookOf(kernel) {
         for (const model of app.serviceManager.sessions.running()) {
           if (model.kernel?.id === kernel) return model.path || model.name;
@@ -312,7 +359,7 @@ export async function activityPlugin({ library, has, element }) {
           shown ??= new Shown(view.state?.session ?? settings.baseUrl);
           button.textContent = statusText(view);
           bar.node.hidden = !button.textContent;
-          if (panel.isVisible) panel.show(view);
+          if (panel.isVisible) panel.show(view, (await request("", {}, "runs").catch(() => ({}))).runs);
           warn();
         } catch {
           button.textContent = view ? `${statusText(view)} (?)` : "";
