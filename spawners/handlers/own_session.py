@@ -21,6 +21,7 @@ from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.companions import SessionHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
+from carme_hub.spawners.home.budgets import Budgets
 from carme_hub.spawners.home.cards import job_of, more_time, spent_sentence
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 
@@ -51,15 +52,21 @@ class StateHandler(SessionHandler):
     """Answers what is left of a session: its time, its GPU time, and whether it is idle."""
 
     async def get(self, id: str) -> None:
-        """Send the state, from memory; nothing is changed."""
+        """Send the state; nothing is changed."""
         await self._authorize(id)
 
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
-        self.finish(json.dumps(state_json(hub, spawner, session, time.time())))
+        budgets: Budgets = self.settings.setdefault("carme_budgets", Budgets())
+        left = await budgets.left(hub, spawner.user, session.request.account)
+        self.finish(json.dumps(state_json(hub, spawner, session, time.time(), left)))
 
 
-def state_json(hub: HubContext, spawner: Any, session: Session, now: float) -> dict[str, Any]:
-    """Return what programs read of a session. ``ends`` is 0 where it is not known; times are UTC epoch seconds."""
+def state_json(hub: HubContext, spawner: Any, session: Session, now: float, left: str = "") -> dict[str, Any]:
+    """Return what programs read of a session. ``ends`` is 0 where it is not known; times are UTC epoch seconds.
+
+    Args:
+        left: what its user has left of its account, as a text; "" where it is not known.
+    """
     virtual = bool(getattr(spawner, "virtual", False))
     job = job_of(hub, session)
     ends = job.start + 60 * job.time_limit if job is not None and job.start and job.time_limit else 0.0
@@ -69,6 +76,8 @@ def state_json(hub: HubContext, spawner: Any, session: Session, now: float) -> d
         "ends": int(ends),
         "said": clock(ends, now) if ends else "",
         "spent": spent_sentence(hub, session, job, now, virtual=virtual),
+        "account": session.request.account,
+        "left": left,
         "more": [asdict(each) for each in more_time(hub, session, virtual=virtual)],
         "gpus": session.request.gpus.count,
         "virtual": virtual,

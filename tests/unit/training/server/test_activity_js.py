@@ -43,6 +43,11 @@ def idle(**changes: Any) -> dict[str, Any]:
         ),
         (view(used={"gpus": [{"memory": 512}]}), "GPU use not known, 0.5 GiB · 1 h 12 min left"),
         (view(used={"gpus": [], "memory": 2048}, state=None), "Memory 2.0 GiB"),
+        (
+            view(used=None, state={"ends": 0, "left": "12.5 h left"}),
+            "GPU time: 12.5 h left",
+        ),
+        (view(used=None, state={"ends": 0, "left": "no limit"}), ""),
         (view(used=None, state=None), ""),
     ],
 )

@@ -59,6 +59,8 @@ export function statusText(view) {
     parts.push(`Memory ${gib(view.used.memory)}`);
   }
   if (view.state?.ends) parts.push(`${span(view.state.ends - view.now)} left`);
+  // An account without a limit says so in the panel only.
+  if (/\d/.test(view.state?.left ?? "")) parts.push(`GPU time: ${view.state.left}`);
   return parts.join(" · ");
 }
 
@@ -266,6 +268,7 @@ export async function activityPlugin({ library, has, element }) {
         rows.push(buttons);
       }
       if (state.spent) rows.push(element("p", { text: state.spent }));
+      if (state.left) rows.push(element("p", { text: `GPU time of ${state.account}: ${state.left}.` }));
       if (state.idle?.since && state.idle.action !== "tell") {
         rows.push(element("p", { text: `Nothing has been at work in it for ${span(view.now - state.idle.since)}. It is stopped in ${span(state.idle.deadline - view.now)}.` }));
         if (state.idle.clicks_left) {
