@@ -138,6 +138,7 @@ def _submitting(config: Config) -> Iterator[Finding]:
     except (TraitError, CarmeError):
         return  # reported already
     commands: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
+    commands["jobs_command"] = slurm.jobs_command
     if slurm.submit_via == "sudo":
         commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
     for name, command in commands.items():
