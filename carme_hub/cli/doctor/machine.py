@@ -132,6 +132,9 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
             return
 
 
+_LACKS = {"jobs_command": "nobody can act on jobs or read their output on the hub's page"}
+
+
 def _submitting(config: Config) -> Iterator[Finding]:
     try:
         slurm: Any = CarmeSlurm(config=config)
@@ -147,7 +150,7 @@ def _submitting(config: Config) -> Iterator[Finding]:
                 yield unsafe(
                     f"CarmeSlurm.{name}",
                     " ".join(command),
-                    f"the program {word} is not on this machine, so no session can be submitted",
+                    f"the program {word} is not on this machine, so {_LACKS.get(name, 'no session can be submitted')}",
                     "install it as docs/howto/submit-as-the-user.md says, or correct the path",
                 )
             else:

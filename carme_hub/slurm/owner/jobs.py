@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.cluster.own_jobs.resubmission import Resubmission
-from carme_hub.domain.cluster.own_jobs.targets import Target, overlap
+from carme_hub.domain.cluster.own_jobs.targets import Target, joined, overlap
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli.parse import separator
 from carme_hub.slurm.command import Commands
@@ -69,7 +70,7 @@ class OwnJobs:
     async def details(self, user: str, target: Target) -> JobDetails | None:
         """Return what the controller knows of a user's job; None if it does not know it (any more).
 
-        Of a whole array it is a record of waiting tasks, or else one of its tasks.
+        Of a whole array it is a record of waiting tasks, or else one of its tasks, with all tasks that are known.
         """
         cut = separator()
         words = ("--noheader", "--states=all", f"--jobs={target.number}", f"--Format={details.format_of(cut)}")
@@ -79,7 +80,10 @@ class OwnJobs:
                 return None
             raise SlurmUnreachable(f"squeue: {answer.message}")
         found = [job for job in details.read(answer.out, cut) if job.user == user and _meets(target, job)]
-        return max(found, key=lambda job: job.state == "PENDING", default=None)
+        first = max(found, key=lambda job: job.state == "PENDING", default=None)
+        if first is None or not first.array or target.tasks:
+            return first
+        return replace(first, task=joined(job.task for job in found))
 
     async def script(self, user: str, number: int) -> str:
         """Return the script of a job that the controller knows, "" if it has none."""
@@ -93,9 +97,16 @@ class OwnJobs:
         return await self._records(user, f"--starttime={_utc(since)}", f"--endtime={_utc(until or time.time() + 60)}")
 
     async def record(self, user: str, target: Target) -> EndedJob | None:
-        """Return the newest record of a user's job in accounting; None if there is none."""
-        found = await self._records(user, f"--jobs={target}", "--starttime=1970-01-02")
-        return found[-1] if found else None
+        """Return the newest record of a user's job in accounting; None if there is none.
+
+        Of several tasks of an array it is one of them, with all tasks that are known.
+        """
+        found = await self._records(user, f"--jobs={target.number}", "--starttime=1970-01-02")
+        met = [job for job in found if (job.array or job.id) == target.number]
+        met = [job for job in met if not target.tasks or overlap(target.tasks, job.task)]
+        if not met:
+            return None
+        return met[-1] if len(met) == 1 else replace(met[-1], task=joined(job.task for job in met))
 
     async def stored_script(self, user: str, number: int) -> str:
         """Return the script of a job as accounting has stored it, "" if it stores none (``job_script``)."""

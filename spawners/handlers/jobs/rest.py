@@ -46,7 +46,7 @@ class JobsBase(APIHandler):
         if user is None:
             raise web.HTTPError(403)
         # A name that one may not see looks like one that does not exist.
-        if not isinstance(user, User) or user.name != name or not self.has_scope(scope):
+        if not isinstance(user, User) or user.name != name or not self.has_scope(f"{scope}!user={name}"):
             raise web.HTTPError(403, f"This is for {name}'s own tokens with the scope {scope}.")
         hub = started_hub()
         if hub is None:

@@ -30,7 +30,6 @@ class Act(Enum):
 #: Acts that lose what a job has not written to a file.
 DESTROYS = frozenset({Act.CANCEL, Act.REQUEUE})
 UNDONE_BY = {Act.HOLD: Act.RELEASE, Act.RELEASE: Act.HOLD}
-#: Slurm's states of a batch job that is put back into the queue.
 _LIVE = frozenset({Phase.ACTIVE, Phase.UNKNOWN})
 
 
@@ -146,10 +145,14 @@ def _undone(act: Act, before: Sequence[Job], after: Sequence[Job], minutes: int)
     if act is Act.RELEASE:
         return [job for job in after if is_held(job)]
     if act is Act.REQUEUE:
-        restarts = {(job.array, job.tasks) if job.array else job.id: job.restarts for job in before}
-        running = [job for job in after if job.phase in _LIVE]
-        return [job for job in running if job.restarts <= restarts.get((job.array, job.tasks) if job.array else job.id, -1)]
+        restarts = {_key(job): job.restarts for job in before}
+        return [job for job in after if job.phase in _LIVE and job.restarts <= restarts.get(_key(job), -1)]
     return [job for job in after if job.phase is not Phase.ENDING and job.time_limit > minutes or not job.time_limit]
+
+
+def _key(job: Job) -> object:
+    """Return what a task of an array keeps: its record may get another number."""
+    return (job.array, job.tasks) if job.array else job.id
 
 
 def said(complaint: str, act: Act) -> str:
@@ -165,7 +168,6 @@ def said(complaint: str, act: Act) -> str:
 _COMPLAINTS = (
     ("access/permission denied", "Slurm does not allow it to the owner of a job."),
     ("operation is presently disabled", "it was submitted with --no-requeue, or nothing is put back on this cluster."),
-    ("requested operation is presently disabled", "it may not be put back into the queue (--no-requeue)."),
     ("only batch jobs are accepted", "it was started by srun or salloc. Only jobs of sbatch can be put back."),
     ("invalid user id", "Slurm says that it is not yours."),
 )

@@ -10,6 +10,8 @@ from carme_hub.domain.cluster.jobs import Job, Phase
 
 #: Slurm's largest MaxArraySize, and more characters than anybody types into a list of tasks.
 MOST_TASKS, LONGEST = 4_000_001, 200
+#: Tasks of one list that are joined with others.
+MOST_JOINED = 100_000
 _TARGET = re.compile(r"([1-9]\d{0,9})(?:_(?:(\d{1,7})|\[([\d,:-]+)\]))?", re.ASCII)
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
@@ -71,6 +73,24 @@ def overlap(some: str, others: str) -> bool:
 def count_tasks(tasks: str) -> int:
     """Return how many tasks a list of Slurm's has: ``1,4-7%2`` has five, ``0-9:3`` four; 1 where it cannot be read."""
     return max(1, sum(len(each) for each in _ranges(tasks)))
+
+
+def joined(lists: Iterable[str]) -> str:
+    """Return several lists of tasks as one, with Slurm's limit of tasks at once where one of them has it."""
+    numbers: set[int] = set()
+    limit = ""
+    for tasks in lists:
+        limit = limit or tasks.partition("%")[2].strip("]")
+        for each in _ranges(tasks):
+            numbers.update(each[:MOST_JOINED])
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    text = ",".join("-".join(map(str, part)) for part in parts)
+    return f"{text}%{limit}" if text and limit.isdigit() else text
 
 
 def _ranges(tasks: str) -> Iterator[range]:

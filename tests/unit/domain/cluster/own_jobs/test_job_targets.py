@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from carme_hub.domain.cluster.jobs import Job, Phase
-from carme_hub.domain.cluster.own_jobs.targets import Target, count_tasks, is_task_list, live, overlap, target_of
+from carme_hub.domain.cluster.own_jobs.targets import Target, count_tasks, is_task_list, joined, live, overlap, target_of
 
 RUNS = Job(11, "sweep.sh", "alice", "RUNNING", Phase.ACTIVE, array=9, tasks="1")
 WAIT = Job(9, "sweep.sh", "alice", "PENDING", Phase.WAITING, array=9, tasks="2-8%2")
@@ -58,3 +58,8 @@ def test_tasks_are_counted_as_slurm_writes_them(tasks: str, count: int) -> None:
 @pytest.mark.parametrize(("text", "is_one"), [("3-5,8", True), ("0-98:2", True), ("5-3", False), ("", False), ("a", False), ("1,", False)])
 def test_a_list_of_tasks_is_known(text: str, is_one: bool) -> None:
     assert is_task_list(text) is is_one
+
+
+def test_lists_of_tasks_are_joined() -> None:
+    assert joined(["3-9%2", "1", "2", "20-24:2"]) == "1-9,20,22,24%2"
+    assert joined(["..."]) == ""
