@@ -20,6 +20,7 @@ c.CarmeAuthenticator.role_groups = {"admin": {"hub-admins"}, "operator": {"hub-o
 c.CarmeSlurm.cluster = "mycluster"  # ClusterName of slurm.conf
 c.CarmeSlurm.submit_via = "sudo"
 c.CarmeSlurm.submit_command = ["/usr/local/libexec/carme-submit"]
+c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]
 
 c.SlurmContainerSpawner.images = [{"name": "default", "path": "/opt/carme-hub/images/default"}]
 c.SlurmContainerSpawner.profile_list = [

@@ -177,6 +177,15 @@ ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
     },
 )
 
+#: The scopes of the hub's REST for a user's own jobs (spawners/handlers/jobs/rest.py). A server's token has neither.
+JOB_SCOPES: dict[str, dict[str, Any]] = {
+    "custom:carme:jobs:read": {"description": "See one's own jobs in Slurm and their output"},
+    "custom:carme:jobs": {
+        "description": "Act on one's own jobs in Slurm, and submit them again",
+        "subscopes": ["custom:carme:jobs:read"],
+    },
+}
+
 #: The variables of the hub's environment that a service receives.
 _PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
 
@@ -246,6 +255,9 @@ def configure(
     _refuse_open_secrets(Path(state_folder))
     _proxy_token(c, Path(state_folder))
 
+    if slurm:
+        c.JupyterHub.custom_scopes = {**deepcopy(JOB_SCOPES), **c.JupyterHub.get("custom_scopes", {})}
+        _let_users(c, "custom:carme:jobs")
     if reservations and not slurm:
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if activity and not slurm:

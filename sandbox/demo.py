@@ -112,6 +112,7 @@ class Demo:
             "rest_url": f"unix://{self.cluster.rest_socket}" if rest else "",
             "token_command": list(self.cluster.token_argv) if rest else [],
             "tail_command": list(self.cluster.tail_argv) if rest else [],
+            "jobs_command": [str(self.cluster.jobs_helper)] if rest else [],
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
             "images": [asdict(read_image(image)) for image in self.images],

@@ -48,6 +48,7 @@ c.CarmeSlurm.submit_via = facts["submit_via"]
 c.CarmeSlurm.rest_url = facts["rest_url"]
 c.CarmeSlurm.token_command = facts["token_command"]
 c.CarmeSlurm.tail_command = facts["tail_command"]
+c.CarmeSlurm.jobs_command = facts["jobs_command"]
 
 # -- GPU time: the service reads Slurm's accounting often, so that people see results soon ----------------------------
 c.CarmeQuotas.policy_file = facts["policy"]

@@ -1,4 +1,4 @@
-"""The root privilege of the hub: two verbs of one root-owned helper, granted by one sudoers file.
+"""The root privilege of the hub: what its root-owned helpers do, granted by one sudoers file.
 
 The file is in /etc/sudoers.d only while the sandbox is up; visudo checks it before it is installed.
 """
@@ -23,7 +23,7 @@ _SUDOERS = """\
 # Made by `carme-hub sandbox up` for {state}; `carme-hub sandbox down` removes it.
 Defaults:{hub} !requiretty
 {hub} ALL=(root) NOPASSWD: {libexec}/carme-token token *, {libexec}/carme-token tail * *
-{hub} ALL=(%{group}) NOPASSWD: {libexec}/carme-submit ""
+{hub} ALL=(%{group}) NOPASSWD: {libexec}/carme-submit "", {libexec}/carme-jobs ""
 """
 
 
@@ -31,7 +31,7 @@ def install_helpers(cluster: Cluster) -> None:
     """Put the root-owned helpers and their settings into the state folder."""
     layout = cluster.layout
     layout.libexec.mkdir(exist_ok=True)
-    for name in ("carme-token", "carme-submit"):
+    for name in ("carme-token", "carme-submit", "carme-jobs"):
         target = layout.libexec / name
         new = target.with_suffix(".new")
         shutil.copyfile(share_folder() / "libexec" / name, new)

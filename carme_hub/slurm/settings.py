@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traitlets import Enum, Float, Integer, List, TraitError, Unicode, validate
+from traitlets import Bool, Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.errors import ConfigError
 from carme_hub.slurm.cli.client import SlurmCli
+from carme_hub.slurm.owner.jobs import OwnJobs
+from carme_hub.slurm.owner.ways import HelperOwner, NoOwner, Owner, TokenOwner
 from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative, check
 from carme_hub.slurm.pyslurm.process import NativeProcess
 from carme_hub.slurm.submit.slurmrestd import RestSubmitter
@@ -99,6 +101,22 @@ class CarmeSlurm(LoggingConfigurable):
         Example: ``c.CarmeSlurm.tail_command = ["sudo", "-n", "/usr/local/libexec/carme-token", "tail"]``.""",
     ).tag(config=True)
 
+    jobs_command = List(
+        Unicode(),
+        help="""The fixed helper by which the hub acts on jobs of users as those users (cancel, hold, submit again) and
+        reads their output files; it runs as ``sudo -n -u USER HELPER``. With ``submit_via = "sudo"`` nothing of that is
+        possible without it; with ``rest`` the output of jobs cannot be read without it; ``direct`` does not use it.
+        Empty by default.
+        Example: ``c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]``.""",
+    ).tag(config=True)
+
+    submit_again = Bool(
+        True,
+        help="""Whether users may submit a job that they have submitted by sbatch once more from the hub's page. It is a
+        job like that of sbatch: Slurm's own limits hold for it, and Carme Hub's ledger does not charge it.
+        Example: ``c.CarmeSlurm.submit_again = False``.""",
+    ).tag(config=True)
+
     command_timeout = Float(
         10.0,
         min=0.1,
@@ -171,6 +189,20 @@ class CarmeSlurm(LoggingConfigurable):
             accounting=NativeProcess(commands),
             tail_command=tail,
         )
+
+    def own_jobs(self) -> OwnJobs:
+        """Return what acts on jobs of users as those users; ``ConfigError`` names what is missing."""
+        commands, helper = self.commands(), tuple(self.jobs_command)
+        owner: Owner = NoOwner()
+        if self.submit_via == "rest":
+            submitter = self._submitter(commands)
+            if isinstance(submitter, RestSubmitter):
+                owner = TokenOwner(submitter, commands, HelperOwner(helper, commands) if helper else None)
+        elif self.submit_via == "direct":
+            owner = HelperOwner((), commands)
+        elif helper:
+            owner = HelperOwner(helper, commands)
+        return OwnJobs(commands, owner)
 
     def reservations(self) -> ReservationsCli:
         """Return the client for Slurm's reservations."""

@@ -37,6 +37,7 @@ c.CarmeSlurm.submit_via = "rest"
 c.CarmeSlurm.rest_url = "unix:///run/slurmrestd/slurmrestd.sock"
 c.CarmeSlurm.token_command = ["sudo", "-n", "/usr/local/libexec/carme-token", "token"]
 c.CarmeSlurm.tail_command = ["sudo", "-n", "/usr/local/libexec/carme-token", "tail"]
+c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]
 
 # What is offered.
 c.SlurmContainerSpawner.container_runtime = "apptainer"

@@ -85,6 +85,11 @@ class Cluster:
         return self.layout.libexec / "carme-submit"
 
     @property
+    def jobs_helper(self) -> Path:
+        """The helper that acts on jobs as their users, and reads their files."""
+        return self.layout.libexec / "carme-jobs"
+
+    @property
     def processes(self) -> Processes:
         """The register of started processes; the demo puts its hub and proxy there too."""
         return Processes(self.layout.processes)

@@ -42,9 +42,13 @@ from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
-from carme_hub.spawners.handlers.home.jobs import HANDLERS as JOBS
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
+from carme_hub.spawners.handlers.jobs.acts import HANDLERS as ACTS
+from carme_hub.spawners.handlers.jobs.again import HANDLERS as AGAIN
+from carme_hub.spawners.handlers.jobs.one import HANDLERS as ONE_JOB
+from carme_hub.spawners.handlers.jobs.output import HANDLERS as OUTPUT
+from carme_hub.spawners.handlers.jobs.rest import HANDLERS as JOBS_REST
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
@@ -299,7 +303,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *RUNS,
     *SESSIONS,
     *OWN_SESSION,
-    *JOBS,
+    *(*ACTS, *ONE_JOB, *OUTPUT, *AGAIN, *JOBS_REST),
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

@@ -6,11 +6,12 @@ what the tasks say that wait.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
+from carme_hub.domain.cluster.own_jobs.acts import Act, is_held, is_held_by_owner, possible
+from carme_hub.domain.cluster.own_jobs.targets import count_tasks
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import waiting_sentence
 from carme_hub.domain.sessions.session import Session
@@ -20,7 +21,7 @@ from carme_hub.spawners.progress import local_timezone
 #: Rows of a page; the others are counted.
 MOST_ROWS = 200
 LABELS = {Phase.WAITING: "Waiting", Phase.ACTIVE: "Running", Phase.ENDING: "Ending", Phase.UNKNOWN: "Not known"}
-_TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+HELD = "Held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class JobRow:
     Attributes:
         id: as Slurm's commands take it. what: its name; of a job of ours what it is. state: slug; label: it for people.
         said: why it waits, or where and since when it runs. gpus: as a text. counts: of an array's tasks, as a text.
-        cancels: whether it may be cancelled here; sessions and their companions have their own ways.
+        acts: what may be done to it now, as slugs; of more nodes and batch jobs of the hub only ``cancel``.
     """
 
     id: str
@@ -40,7 +41,7 @@ class JobRow:
     said: str
     gpus: str
     counts: str = ""
-    cancels: bool = True
+    acts: tuple[str, ...] = ()
 
 
 def job_rows(
@@ -72,29 +73,53 @@ def job_rows(
     return shown, max(0, len(ordered) - MOST_ROWS)
 
 
+def rows_of(
+    named: Iterable[tuple[str, Sequence[Job], Session | None]], snapshot: Snapshot, now: float, *, virtual: bool = False
+) -> list[JobRow]:
+    """Return rows of chosen jobs: each with the id that was asked for, its live jobs, and its session of the hub's."""
+    return [
+        _array_row(id, jobs, snapshot, now, virtual=virtual)
+        if jobs[0].array and not jobs[0].tasks.isdigit() or len(jobs) > 1
+        else replace(_row(jobs[0], own, snapshot, now, virtual=virtual), id=id)
+        for id, jobs, own in named
+        if jobs
+    ]
+
+
 def _row(job: Job, own: Session | None, snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
-    # A job of the hub's that it does not know is a stray, which the reconciler ends.
     return JobRow(
         str(job.id),
         _what(own) if own is not None else job.name,
         *_state(job),
         _said(job, snapshot, now),
         _gpus(job, virtual=virtual),
-        cancels=not job.name.startswith(JOB_NAME_PREFIX),
+        acts=_acts([job], own),
     )
 
 
+def _acts(jobs: Sequence[Job], own: Session | None = None) -> tuple[str, ...]:
+    """Return what may be done to a job, or to some task of an array."""
+    if own is not None:
+        return () if own.is_ending else (Act.CANCEL.value,)
+    # A job of the hub's that it does not know is a stray, which the reconciler ends.
+    return () if jobs[0].name.startswith(JOB_NAME_PREFIX) else tuple(act.value for act in possible(jobs))
+
+
 def _what(session: Session) -> str:
+    if not session.parent:
+        return f"Session {session.server_name}".strip()
     if session.request.batch:
         return f"Batch job {session.request.batch}"
     return f"More nodes{f' for {session.request.purpose}' if session.request.purpose else ''}"
 
 
 def _state(job: Job) -> tuple[str, str]:
-    return job.phase.value, LABELS[job.phase]
+    return job.phase.value, HELD if is_held(job) else LABELS[job.phase]
 
 
 def _said(job: Job, snapshot: Snapshot, now: float) -> str:
+    if is_held_by_owner(job):
+        return "You hold it: it starts only after you release it."
     if job.phase is Phase.WAITING:
         sentence = waiting_sentence(job, ahead_of(job, snapshot), now, local_timezone())
         return f"{sentence[:1].upper()}{sentence[1:]}."
@@ -115,11 +140,12 @@ def _gpus(job: Job, *, virtual: bool) -> str:
 
 
 def _array_row(id: str, tasks: list[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
-    waiting = [job for job in tasks if job.phase is Phase.WAITING]
+    waiting = sorted((job for job in tasks if job.phase is Phase.WAITING), key=is_held)
     others = [job for job in tasks if job.phase is not Phase.WAITING]
     first = (waiting or others)[0]
     counts = [
-        *([f"{sum(count_tasks(job.tasks) for job in waiting)} waiting"] if waiting else []),
+        *([f"{free} waiting"] if (free := sum(count_tasks(job.tasks) for job in waiting if not is_held(job))) else []),
+        *([f"{held} held"] if (held := sum(count_tasks(job.tasks) for job in waiting if is_held(job))) else []),
         *([f"{len(others)} running"] if others else []),
     ]
     state, label = ("active", "Running") if others else _state(first)
@@ -134,20 +160,8 @@ def _array_row(id: str, tasks: list[Job], snapshot: Snapshot, now: float, *, vir
         said,
         _gpus(first, virtual=virtual),
         ", ".join(counts),
-        cancels=not first.name.startswith(JOB_NAME_PREFIX),
+        acts=_acts(tasks),
     )
-
-
-def count_tasks(tasks: str) -> int:
-    """Return how many tasks a list of Slurm's has: ``1,4-7%2`` has five, ``0-9:3`` four; 1 where it cannot be read."""
-    count = 0
-    for part in tasks.partition("%")[0].strip("[]").split(","):
-        found = _TASKS.fullmatch(part.strip())
-        if found is None:
-            return max(1, count)
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        count += max(0, last - first) // max(1, step) + 1
-    return count
 
 
 def sessions_by_job(sessions: Iterable[Session]) -> dict[str, Session]:

@@ -31,6 +31,7 @@ from carme_hub.sessions.associations import AssociationCache, associations_of_cl
 from carme_hub.sessions.reconciler import SessionReconciler
 from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.slurm.client import SlurmClient
+from carme_hub.slurm.owner.jobs import OwnJobs
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
@@ -61,6 +62,8 @@ class HubContext:
         self.log = logger
         self.settings = CarmeSlurm(config=config, log=logger)
         self.client: SlurmClient = self.settings.client()
+        #: Acts on jobs of users as those users.
+        self.own_jobs: OwnJobs = self.settings.own_jobs()
         self.watcher: SlurmWatcher = self.settings.watcher(self.client)
         self.associations: AssociationCache = associations_of_cluster(self.client, logger)
         self.cluster_cache = ClusterCache(self.watcher)

@@ -132,12 +132,16 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
             return
 
 
+_LACKS = {"jobs_command": "nobody can act on jobs or read their output on the hub's page"}
+
+
 def _submitting(config: Config) -> Iterator[Finding]:
     try:
         slurm: Any = CarmeSlurm(config=config)
     except (TraitError, CarmeError):
         return  # reported already
     commands: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
+    commands["jobs_command"] = slurm.jobs_command
     if slurm.submit_via == "sudo":
         commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
     for name, command in commands.items():
@@ -146,7 +150,7 @@ def _submitting(config: Config) -> Iterator[Finding]:
                 yield unsafe(
                     f"CarmeSlurm.{name}",
                     " ".join(command),
-                    f"the program {word} is not on this machine, so no session can be submitted",
+                    f"the program {word} is not on this machine, so {_LACKS.get(name, 'no session can be submitted')}",
                     "install it as docs/howto/submit-as-the-user.md says, or correct the path",
                 )
             else:

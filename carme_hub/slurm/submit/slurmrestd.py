@@ -19,7 +19,7 @@ import logging
 import pwd
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -54,6 +54,8 @@ _NOT_TYPED = frozenset({"signal", "gres-flags", "mail-type"})
 #: slurm_errno.h: ESLURM_REST_FAIL_PARSING.
 _NOT_PARSED = 9001
 _log = logging.getLogger(__name__)
+#: Makes a request's body of the user's home and of whether the API has types.
+BodyOf = Callable[[str, bool], Mapping[str, Any]]
 
 
 class _AmbiguousFailure(SlurmUnreachable):
@@ -85,14 +87,27 @@ class RestSubmitter:
 
     async def submit(self, spec: JobSpec) -> int:
         """Submit as ``spec.user``; repeat once if certainly only the token was bad."""
-        token = await self._tokens.of(spec.user)
+        number, typed = await self.submit_body(
+            spec.user, lambda home, typed: typed_body(spec, home) if typed else plain_body(spec, home)
+        )
+        if not typed:
+            await self._forbid_requeue(number, spec)
+        return number
+
+    async def submit_body(self, user: str, body_of: BodyOf) -> tuple[int, bool]:
+        """Submit as a user; return the job's number, and whether the API has types (from v0.0.39 on)."""
+        token = await self._tokens.of(user)
         try:
-            return await self._submit(spec, token)
+            return await self._submit(user, body_of, token)
         except _AmbiguousFailure:
-            fresh = await self._token_was_bad(spec.user, token)
+            fresh = await self._token_was_bad(user, token)
             if not fresh:
                 raise
-            return await self._submit(spec, fresh)
+            return await self._submit(user, body_of, fresh)
+
+    async def token_of(self, user: str) -> str:
+        """Return a user's token."""
+        return await self._tokens.of(user)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -100,16 +115,12 @@ class RestSubmitter:
         if session is not None:
             await session.close()
 
-    async def _submit(self, spec: JobSpec, token: str) -> int:
-        version = self._version or await self._find_version(spec.user, token)
-        home = (await asyncio.to_thread(_entry, spec.user)).pw_dir
+    async def _submit(self, user: str, body_of: BodyOf, token: str) -> tuple[int, bool]:
+        version = self._version or await self._find_version(user, token)
+        home = (await asyncio.to_thread(_entry, user)).pw_dir
         typed = int(version.rpartition(".")[2]) >= _FIRST_TYPED
-        body = typed_body(spec, home) if typed else plain_body(spec, home)
-        reply = await self._ask("POST", f"/slurm/{version}/job/submit", spec.user, token, body)
-        number = _job_id(reply)
-        if not typed:
-            await self._forbid_requeue(number, spec)
-        return number
+        reply = await self._ask("POST", f"/slurm/{version}/job/submit", user, token, body_of(home, typed))
+        return _job_id(reply), typed
 
     async def _forbid_requeue(self, number: int, spec: JobSpec) -> None:
         """Override the default of Slurm 22.05's REST interface. The watcher notices a requeue in between.
@@ -213,16 +224,21 @@ class RestSubmitter:
         return status, _json(bytes(raw))
 
 
-def environment(spec: JobSpec, home: str) -> dict[str, str]:
-    """Return the job's whole environment; slurmrestd adds only Slurm's own variables."""
-    own = {
+def login_environment(user: str, home: str) -> dict[str, str]:
+    """Return what a job of a user starts with; slurmrestd adds only Slurm's own variables."""
+    return {
         "PATH": JOB_PATH,
         "HOME": home,
-        "USER": spec.user,
-        "LOGNAME": spec.user,
+        "USER": user,
+        "LOGNAME": user,
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
     }
+
+
+def environment(spec: JobSpec, home: str) -> dict[str, str]:
+    """Return the job's whole environment."""
+    own = login_environment(spec.user, home)
     return {**own, **spec.environment, "CARME_DATA": base64.b64encode(zlib.compress(spec.data)).decode("ascii")}
 
 

@@ -1,13 +1,15 @@
-"""What the hub's home page says of a visitor's sessions: what they use, and those that have ended in the last days."""
+"""What the hub's home page says of a visitor's sessions: what they use, and what has ended in the last days."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners.handlers.notices import NoticeLookup
@@ -15,6 +17,7 @@ from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile
 from carme_hub.spawners.home.cluster_now import cluster_now
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.spawners.jobs.ended import EndedLookup, ended_rows
 from carme_hub.store.activity import JobUse
 from carme_hub.store.threads import in_store_thread
 
@@ -28,6 +31,8 @@ class SessionNews:
 
     stored: StoredUse = field(default_factory=StoredUse)
     ended: Sequence[Session] = ()
+    #: Jobs that were not the hub's and have ended, as accounting has them.
+    jobs: Sequence[EndedJob] = ()
 
 
 class SessionLookup(NoticeLookup[SessionNews]):
@@ -55,9 +60,12 @@ class SessionLookup(NoticeLookup[SessionNews]):
 
 
 async def session_news(handler: Any) -> SessionNews:
-    """Return what the database says of the visitor's sessions; nothing where it does not answer soon."""
+    """Return what database and accounting say of the visitor; nothing where they do not answer soon."""
     lookup: SessionLookup = handler.settings.setdefault("carme_sessions", SessionLookup())
-    return await lookup.for_user(handler.current_user)
+    ended: EndedLookup = handler.settings.setdefault("carme_ended_jobs", EndedLookup())
+    user = handler.current_user
+    news, jobs = await asyncio.gather(lookup.for_user(user), ended.for_user(user))
+    return replace(news, jobs=jobs)
 
 
 async def seen_cluster(hub: HubContext | None) -> Cluster | None:
@@ -78,9 +86,13 @@ def page_values(
     if hub.watcher.latest is not None:
         own = sessions_by_job(each for each in hub.registry.open_sessions() if each.user == user.name)
         jobs, left_out = job_rows(hub.watcher.latest, user.name, own, now, virtual=virtual)
+    ended, ended_left_out = ended_rows(news.jobs, now, virtual=virtual)
     return {
         "jobs": jobs,
         "jobs_left_out": left_out,
+        "ended_jobs": ended,
+        "ended_jobs_left_out": ended_left_out,
+        "submits_again": hub.settings.submit_again,
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),

@@ -37,6 +37,7 @@ def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: P
     assert "10.0.0.1 is not an address of this machine" in found["JupyterHub.hub_bind_url"].why
     assert "configurable-http-proxy is not on this machine" in found["ConfigurableHTTPProxy.command"].why
     assert "/usr/local/libexec/carme-submit is not on this machine" in found["CarmeSlurm.submit_command"].why
+    assert "nobody can act on jobs" in found["CarmeSlurm.jobs_command"].why
     assert "sudo is not on this machine" in found["CarmeSlurm.submit_via"].why
     assert "/opt/carme-hub/images/default is not on this machine" in found["SlurmContainerSpawner.images"].why
     assert "JupyterHub.trusted_alt_names" not in found

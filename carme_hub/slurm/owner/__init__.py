@@ -1,0 +1,1 @@
+"""Acts on jobs as their owners, and reads their files as them."""

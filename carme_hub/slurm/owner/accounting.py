@@ -1,0 +1,126 @@
+"""What sacct says of a user's jobs and of their steps, which have what was used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob
+from carme_hub.domain.cluster.resources import NO_GPUS
+from carme_hub.domain.cluster.tres import exit_of, gpus_of_tres, hosts_of, phase_of, time_of
+from carme_hub.errors import SlurmUnreachable
+from carme_hub.slurm.cli.parse import rows
+from carme_hub.slurm.cli.queue_rows import lenient
+
+#: sacct's fields of 22.05 and later; it prints them in its header unchanged.
+FIELDS = (
+    "JobID",
+    "JobIDRaw",
+    "User",
+    "JobName",
+    "State",
+    "Submit",
+    "Start",
+    "End",
+    "TimelimitRaw",
+    "NNodes",
+    "NTasks",
+    "AllocTRES",
+    "ReqTRES",
+    "TotalCPU",
+    "MaxRSS",
+    "ExitCode",
+    "NodeList",
+    "Account",
+    "Partition",
+    "QOS",
+    "Reservation",
+    "Constraints",
+    "WorkDir",
+    "SubmitLine",
+)
+_ARRAY = re.compile(r"(\d+)_(\d+|\[.*\])", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
+_MIB = {"": 1 / 1048576, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+
+
+def read(text: str, cut: str, user: str) -> tuple[EndedJob, ...]:
+    """Return a user's jobs in the output of ``sacct -p --delimiter=cut`` with FIELDS, in its order, with their steps.
+
+    Raises:
+        SlurmUnreachable: the answer cannot be parsed.
+    """
+    found: list[EndedJob] = []
+    try:
+        for row in rows(text, cut, FIELDS, "sacct"):
+            if "." not in row["JobIDRaw"]:
+                if row["User"] == user:
+                    found.append(_job(row))
+            elif found and row["JobIDRaw"].startswith(f"{found[-1].id}."):
+                found[-1] = _with_step(found[-1], row)
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"sacct: the answer cannot be understood: {error}") from error
+    return tuple(found)
+
+
+def _job(row: Mapping[str, str]) -> EndedJob:
+    array = _ARRAY.fullmatch(row["JobID"])
+    tres = _tres(row["AllocTRES"] or row["ReqTRES"])
+    return EndedJob(
+        id=int(row["JobIDRaw"]),
+        name=row["JobName"],
+        user=row["User"],
+        state=row["State"],
+        phase=phase_of(row["State"]),
+        submitted=time_of(row["Submit"]),
+        start=time_of(row["Start"]),
+        end=time_of(row["End"]),
+        array=int(array[1]) if array else 0,
+        task=array[2].strip("[]") if array else "",
+        exit_code=lenient(exit_of, None, row["ExitCode"]),
+        nodes=() if row["NodeList"] == "None assigned" else lenient(hosts_of, (), row["NodeList"]),
+        node_count=max(1, lenient(int, 1, row["NNodes"])),
+        gpus=lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"] or row["ReqTRES"]),
+        cpus=lenient(int, 0, tres.get("cpu", "")),
+        memory_mib=lenient(mib_of, 0, tres.get("mem", "")) or 0,
+        minutes=lenient(int, 0, row["TimelimitRaw"]),
+        account=row["Account"],
+        partition=row["Partition"],
+        qos=row["QOS"],
+        reservation=row["Reservation"],
+        constraint=row["Constraints"],
+        folder=row["WorkDir"],
+        submit_line=row["SubmitLine"],
+        cpu_seconds=lenient(seconds_of, None, row["TotalCPU"]) or None,
+    )
+
+
+def _with_step(job: EndedJob, row: Mapping[str, str]) -> EndedJob:
+    """Return a job with what one of its steps used; a step of several tasks on a node tells only its largest task."""
+    peak = lenient(mib_of, None, row["MaxRSS"])
+    several = lenient(int, 1, row["NTasks"]) > max(1, lenient(int, 1, row["NNodes"]))
+    if peak is None or several:
+        return job
+    return replace(job, peak_mib=max(round(peak), job.peak_mib or 0))
+
+
+def seconds_of(text: str) -> float:
+    """Return seconds from ``1-02:03:04``, ``02:03:04`` or ``03:04.567``."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not a time: {text!r}")
+    days, hours, minutes, seconds = found.groups()
+    return int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def mib_of(text: str) -> float:
+    """Return MiB from ``1234K``, ``1.5G`` or bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text, re.ASCII)
+    if found is None:
+        raise ValueError(f"not a size: {text!r}")
+    return float(found[1]) * _MIB[found[2]]
+
+
+def _tres(text: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in text.split(",") if part)

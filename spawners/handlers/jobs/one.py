@@ -1,0 +1,130 @@
+"""One job of the visitor's own: what it is, what it waits for, its tasks, and what can be done: ``/hub/carme/jobs/one``.
+
+It is there for jobs in the queue, and for jobs that have ended and are in Slurm's accounting.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from jupyterhub.handlers.base import BaseHandler
+from tornado import web
+
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
+from carme_hub.domain.cluster.own_jobs.details import JobDetails, output_path
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob
+from carme_hub.domain.cluster.own_jobs.targets import Target, target_of
+from carme_hub.errors import SlurmError
+from carme_hub.spawners.form.durations import clock, duration
+from carme_hub.spawners.home.jobs import JobRow, rows_of
+from carme_hub.spawners.hub.shared import HubContext, started_hub
+from carme_hub.spawners.jobs.acts import Chosen, chosen
+from carme_hub.spawners.jobs.ended import ended_row
+
+ONE = r"/carme/jobs/one"
+#: Tasks of an array that are listed.
+MOST_TASKS = 100
+_NONE = "There is no such job of yours, or Slurm has forgotten it."
+
+
+class OneJobHandler(BaseHandler):
+    """The page of one job."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Show it."""
+        hub, target = started_hub(), target_of(self.get_argument("job", ""))
+        if hub is None or hub.watcher.latest is None:
+            raise web.HTTPError(404 if hub is None else 503, "Slurm has not answered yet.")
+        if target is None:
+            raise web.HTTPError(404, _NONE)
+        user, now = self.current_user, time.time()
+        virtual = bool(getattr(user.spawner, "virtual", False))
+        [found] = chosen(hub, hub.watcher.latest, user.name, [target])
+        details, record = await self._known(hub, found)
+        if not found.jobs and record is None:
+            raise web.HTTPError(404, _NONE)
+        rows = rows_of([(str(target), found.jobs, found.session)], hub.watcher.latest, now, virtual=virtual)
+        values: dict[str, Any] = {
+            "target": str(target),
+            "row": rows[0] if rows else None,
+            "ended": ended_row([record], now, virtual=virtual) if record is not None else None,
+            "facts": facts(found, details, record, now),
+            "tasks": self._tasks(hub, found, now, virtual=virtual) if not target.tasks else [],
+            "is_array": bool(found.jobs and found.jobs[0].array and not target.tasks),
+            "limit": _limit(found),
+            "output": _has_output(found, details, record, target),
+            "again": found.session is None and hub.settings.submit_again and not _is_ours(found),
+        }
+        self.set_header("Cache-Control", "no-store")
+        self.finish(await self.render_template("carme_job.html", **values))
+
+    async def _known(self, hub: HubContext, found: Chosen) -> tuple[JobDetails | None, EndedJob | None]:
+        """Return what Slurm knows of a job beyond the queue; nothing where it does not answer."""
+        user = self.current_user.name
+        try:
+            if found.jobs:
+                return await hub.own_jobs.details(user, found.target), None
+            return None, await hub.own_jobs.record(user, found.target)
+        except SlurmError as error:
+            hub.log.warning("Job %s of %s is shown without details: %s", found.target, user, error)
+            if found.jobs:
+                return None, None
+            raise web.HTTPError(503, "Slurm does not answer at the moment. Try it again in a minute.") from error
+
+    def _tasks(self, hub: HubContext, found: Chosen, now: float, *, virtual: bool) -> list[JobRow]:
+        if not found.jobs or not found.jobs[0].array or hub.watcher.latest is None:
+            return []
+        running_first = sorted(found.jobs, key=lambda job: (job.phase is Phase.WAITING, job.id))[:MOST_TASKS]
+        named = [(str(Target(found.target.number, _plain(job.tasks))), [job], None) for job in running_first]
+        return rows_of(named, hub.watcher.latest, now, virtual=virtual)
+
+
+def facts(
+    found: Chosen, details: JobDetails | None, record: EndedJob | None, now: float
+) -> list[tuple[str, str]]:
+    """Return what is known of a job, as names and texts."""
+    known: list[tuple[str, str]] = []
+    if found.jobs:
+        first = found.jobs[0]
+        known += [("Submitted", clock(first.submitted, now)), ("Account", first.account)]
+        known += [("Partition", first.partition), ("Reservation", first.reservation)]
+        known.append(("Time limit", duration(first.time_limit) if first.time_limit else "none"))
+    if details is not None:
+        known += [("Script", details.command), ("Folder", details.folder)]
+        if details.task.isdigit() or not details.array:
+            known.append(("Output", output_path(details)))
+    if record is not None:
+        known += [("Submitted", clock(record.submitted, now)), ("Account", record.account)]
+        known += [("Partition", record.partition), ("Nodes", ", ".join(record.nodes[:8])), ("Folder", record.folder)]
+        known.append(("Command", record.submit_line))
+    return [(name, text) for name, text in known if text]
+
+
+def _limit(found: Chosen) -> int:
+    """Return the time limit that can be lowered, 0 = none."""
+    if found.session is not None or _is_ours(found):
+        return 0
+    live = [job.time_limit for job in found.jobs if job.phase in (Phase.WAITING, Phase.ACTIVE)]
+    return max(live, default=0)
+
+
+def _is_ours(found: Chosen) -> bool:
+    return bool(found.jobs) and found.jobs[0].name.startswith(JOB_NAME_PREFIX)
+
+
+def _has_output(found: Chosen, details: JobDetails | None, record: EndedJob | None, target: Target) -> bool:
+    if found.session is not None:
+        return False
+    if details is not None:
+        return details.batch and bool(target.tasks.isdigit() or not details.array)
+    return record is not None and bool(record.start)
+
+
+def _plain(tasks: str) -> str:
+    """Return a list of tasks without the brackets and the limit that Slurm writes with it."""
+    return tasks.partition("%")[0].strip("[]")
+
+
+HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [(ONE, OneJobHandler)]
