@@ -10,6 +10,7 @@ from typing import Any
 from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
+from carme_hub.spawners.console.inbox import shown_messages
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
 from carme_hub.spawners.home.cluster_now import cluster_now
@@ -80,6 +81,7 @@ def page_values(
     return {
         "jobs": jobs,
         "jobs_left_out": left_out,
+        "messages": shown_messages(hub, user.name, now),
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
