@@ -158,8 +158,9 @@ class MessageHandler(ActHandler):
 
     scope, tab, title, button = MESSAGE, "/messages", "Write a message", "Send it"
 
-    def fields(self, hub: HubContext) -> list[Field]:  # noqa: ARG002
+    def fields(self, hub: HubContext) -> list[Field]:
         """Return the fields."""
+        mails = hub.admission is not None or hub.slots is not None  # their services send mail
         to = (
             *((Audience.USER.value, "one user"), (Audience.NODE.value, "all on a node")),
             *((Audience.GROUP.value, "a group"), (Audience.EVERYBODY.value, "everybody")),
@@ -169,7 +170,7 @@ class MessageHandler(ActHandler):
             Field("name", "Name", hint="Of the user, the node or the group (of an account: account:NAME)."),
             Field("text", "Text", "textarea", "Text only.", required=True, most=MOST_TEXT),
             Field("ends", "Until", "time", f"After that it is not shown any more. Empty: for a week. {_ZONE}"),
-            Field("mail", "By mail too, where the hub sends mail", "check"),
+            *([Field("mail", "By mail too, where the hub sends mail", "check")] if mails else []),
             reason_field(),
         ]
 
@@ -183,7 +184,7 @@ class MessageHandler(ActHandler):
         sent = await acts.send_message(
             *(hub, self.db, actor_of(self, "page"), values["to"], values["name"], values["text"], values["reason"]),
             time_of(self, "ends"),
-            mail=values["mail"] == "1",
+            mail=values.get("mail") == "1",
         )
         return [("success", f"The message to {sent.target} is on its way, for {_users(sent.recipients)}.")]
 

@@ -4,6 +4,8 @@
    Every tab asks its own server; the server asks the hub, once a minute for all of them. A warning is shown once in all
    tabs, and stays until somebody has seen it. */
 
+import { readMessage, messageWarnings } from "./messages.js";
+
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
@@ -71,7 +73,7 @@ export function firstMore(view) {
 
 /** Return the warnings that are due: an id by which each is shown once, a sentence, and what can be done at once. */
 export function warnings(view) {
-  const found = [];
+  const found = messageWarnings(view);
   const { state, used, now } = view;
   if (state?.ends) {
     const left = state.ends - now;
@@ -160,7 +162,7 @@ export function curve(values, top, words) {
 /** Return the plugin. `tools`: `library` loads a library of JupyterLab, `has` says whether there is one, `element` makes one. */
 export async function activityPlugin({ library, has, element }) {
   const { ServerConnection } = await library("@jupyterlab/services");
-  const { Notification, ICommandPalette } = await library("@jupyterlab/apputils");
+  const { Notification, ICommandPalette, Dialog, showDialog } = await library("@jupyterlab/apputils");
   const { Widget } = await library("@lumino/widgets");
   const { LabIcon } = await library("@jupyterlab/ui-components");
   const statusBars = has("@jupyterlab/statusbar") ? [(await library("@jupyterlab/statusbar")).IStatusBar] : [];
@@ -286,19 +288,21 @@ export async function activityPlugin({ library, has, element }) {
     };
     const panel = new Panel(act);
 
-    const words = { save: "Save all", here: "I am still here", panel: "Show" };
+    const words = { save: "Save all", here: "I am still here", panel: "Show", seen: "Seen", read: "Read it" };
     const deeds = {
       extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(({ message }) => Notification.info(message)),
       here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
       save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
       panel: () => app.commands.execute(command),
+      seen: ({ message }) => act.ask({ do: "seen", message }),
+      read: ({ heading, whole }) => readMessage(showDialog, Dialog, heading, whole),
     };
 
     function warn() {
       for (const warning of warnings(view)) {
         if (!shown.claim(warning, view.now)) continue;
         const label = (word) => (word === "extend" ? moreText(firstMore(view)) : words[word]);
-        const actions = warning.actions.map((word) => ({ label: label(word), callback: deeds[word] }));
+        const actions = warning.actions.map((word) => ({ label: label(word), callback: () => deeds[word](warning) }));
         Notification.warning(warning.text, { autoClose: false, actions });
       }
     }
