@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,14 +156,28 @@ async def _recipients(hub: HubContext, db: Any, audience: Audience, name: str) -
     return (await who_is_on(hub, name)).users
 
 
-async def stop_starts(hub: HubContext, by: Actor, reason: str, profile: str, partition: str, until: float) -> StartStop:
+async def stop_starts(
+    hub: HubContext,
+    by: Actor,
+    reason: str,
+    profile: str,
+    partition: str,
+    until: float,
+    *,
+    profiles: Collection[str] = (),
+) -> StartStop:
     """Stop new starts of a profile or partition, or all.
+
+    Args:
+        profiles: slugs of the site's profiles; () = they are not known, and any is taken.
 
     Raises:
         BadAct: a value cannot be used. SlurmError: Slurm does not say what its default partition is.
     """
     profile, partition = profile.strip(), partition.strip()
     is_default = False
+    if profile and profiles and profile not in profiles:
+        raise BadAct(f"There is no profile {profile[:64]}. There are: {', '.join(profiles)}.", "profile")
     if partition:
         names = {name for node in await hub.watcher.nodes(60.0) for name in node.partitions}
         if partition not in names:

@@ -52,7 +52,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job of Slurm, of whatever origin. ``state``: a value of ``PHASES``; ``node``: the first of ``nodes``."""
+    """One job of Slurm, of whatever origin. ``state``: a value of ``PHASES``; ``node``: the first of its nodes."""
 
     id: int
     name: str
@@ -61,7 +61,7 @@ class JobRow:
     partition: str
     state: str
     node: str
-    nodes: int
+    nodes: tuple[str, ...]
     gpus: int
     gpu_type: str
     since: float
@@ -181,7 +181,7 @@ def _job_row(job: Job) -> JobRow:
         partition=job.partition,
         state=PHASES[job.phase],
         node=job.nodes[0] if job.nodes else "",
-        nodes=len(job.nodes),
+        nodes=job.nodes,
         gpus=job.gpus.count,
         gpu_type=job.gpus.type,
         since=job.start if running else job.submitted,
@@ -237,7 +237,10 @@ def page_of(rows: Sequence[T], wanted: Wanted, size: int = PAGE) -> Page[T]:
 
 def _fits(row: Any, wanted: Wanted) -> bool:
     for name, value in wanted.fields.items():
-        if value and str(getattr(row, name)).lower() != value.lower():
+        if not value:
+            continue
+        there = getattr(row, "nodes", ()) if name == "node" else ()
+        if value.lower() not in [str(each).lower() for each in there or (getattr(row, name),)]:
             return False
     if wanted.idle and not row.idle_since:
         return False

@@ -83,8 +83,8 @@ class ActHandler(ConsoleHandler):
 
     def chosen(self, name: str) -> list[str]:
         """Return the values of what was chosen, from the link or the form."""
-        values = self.get_arguments(name)[: acts.MOST_SESSIONS]
-        return [value for value in values if 0 < len(value) <= 255]
+        values = dict.fromkeys(self.get_arguments(name))  # the address of the form has them as well
+        return [value for value in values if 0 < len(value) <= 255][: acts.MOST_SESSIONS]
 
     def one(self, name: str) -> str:
         """Return the one value of what was chosen, "" without one."""
@@ -308,12 +308,10 @@ class StopStartsHandler(ActHandler):
 
     async def do(self, hub: HubContext, values: dict[str, str]) -> Said:
         """Stop them."""
-        names = dict(profile_names(self.current_user.spawner))
-        if values["profile"].strip() and names and values["profile"].strip() not in names:
-            raise BadAct(f"There is no such profile. There are: {', '.join(names)}.", "profile")
         rule = await acts.stop_starts(
             *(hub, actor_of(self, "page"), values["reason"], values["profile"], values["partition"]),
             time_of(self, "until"),
+            profiles=profile_names(self.current_user.spawner),
         )
         return [("success", f"New starts of {rule.about} are stopped {acts.until_words(rule.until, clock)}.")]
 

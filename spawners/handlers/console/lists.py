@@ -228,7 +228,7 @@ class JobsHandler(ListHandler):
 
     def cells(self, row: JobRow, now: float) -> dict[str, str]:
         """Return texts."""
-        more = f" and {row.nodes - 1} more" if row.nodes > 1 else ""
+        more = f" and {len(row.nodes) - 1} more" if len(row.nodes) > 1 else ""
         return {
             "id": f"{row.id} {row.name}",
             "user": row.user,

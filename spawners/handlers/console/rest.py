@@ -32,6 +32,7 @@ from carme_hub.spawners.handlers.console.lists import (
     all_sessions,
     wanted_of,
 )
+from carme_hub.spawners.home.cards import profile_names
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.store.threads import in_store_thread
 
@@ -243,7 +244,9 @@ class StartStopsApi(ConsoleApi):
         body = self.body("profile", "partition", "until", "reason")
 
         async def stop() -> dict[str, Any]:
-            return asdict(await acts.stop_starts(hub, actor_of(self, "rest"), **body))
+            spawner = getattr(self.current_user, "spawner", None)  # a service has none
+            names = profile_names(spawner) if spawner is not None else ()
+            return asdict(await acts.stop_starts(hub, actor_of(self, "rest"), **body, profiles=names))
 
         await self.answered(stop(), 201)
 

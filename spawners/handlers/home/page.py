@@ -134,7 +134,8 @@ class CarmeHomeHandler(HomeHandler):
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
         ours |= self._sessions
-        ours |= {"console": READ in self.expanded_scopes, "owns": self._owned_accounts()}
+        console = started_hub() is not None and READ in self.expanded_scopes
+        ours |= {"console": console, "owns": self._owned_accounts()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
 
     def _owned_accounts(self) -> tuple[str, ...]:

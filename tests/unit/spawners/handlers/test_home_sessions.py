@@ -41,7 +41,8 @@ class SpawnerWithSession(SpawnerThatOnlyNotes):
 class Part:
     """The hub's context as far as the page goes; ``open`` and ``ended`` are alice's sessions."""
 
-    activity_store = admission = slots = idle = None
+    activity_store = admission = slots = idle = administration = None
+    associations = SimpleNamespace(coordinates=lambda _user: ())
 
     def __init__(self) -> None:
         self.open: list[Session] = []
