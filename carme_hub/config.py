@@ -18,6 +18,7 @@ from jupyterhub import orm
 from traitlets.config import Config, LazyConfigValue
 
 from carme_hub.auth.secret_files import exposure, read_secret
+from carme_hub.domain.administration import scopes as console
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
@@ -262,7 +263,7 @@ def configure(
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if activity and not slurm:
         raise ConfigError("configure: activity=True needs Slurm, whose jobs are measured; remove slurm=False")
-    if (quotas or reservations) and state_folder:
+    if slurm and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
     if quotas:
@@ -271,12 +272,16 @@ def configure(
         _add_reservations(c, config_file)
     if activity:
         _add_activity(c, config_file)
+    if slurm:
+        _let_scopes_exist(c, console.SCOPES)
+        _let_users(c, console.ACCOUNTS_READ)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
     of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (ACTIVITY_ROLES, activity))
-    for ours in (*ROLES, *(role for roles, has in of_services if has for role in roles)):
+    parts = (*of_services, (console.ROLES, slurm))
+    for ours in (*ROLES, *(role for roles, has in parts if has for role in roles)):
         role = theirs.get(ours["name"])
         if role is None:
             _append(c, "JupyterHub", "load_roles", [deepcopy(ours)])
@@ -322,10 +327,14 @@ def _add_service(
     }
     if name not in [each.get("name") for each in _list(c, "JupyterHub", "services")]:
         _append(c, "JupyterHub", "services", [service])
-    known = {**scopes, **SLURM_SCOPES, **c.JupyterHub.get("custom_scopes", {})}
-    c.JupyterHub.custom_scopes = {scope: dict(about) for scope, about in known.items()}
+    _let_scopes_exist(c, {**scopes, **SLURM_SCOPES})
     if role is not None:
         _append(c, "JupyterHub", "load_roles", [deepcopy(role)])
+
+
+def _let_scopes_exist(c: Config, scopes: Mapping[str, dict[str, Any]]) -> None:
+    known = {**scopes, **c.JupyterHub.get("custom_scopes", {})}
+    c.JupyterHub.custom_scopes = {scope: dict(about) for scope, about in known.items()}
 
 
 def _let_users(c: Config, *scopes: str) -> None:

@@ -125,9 +125,9 @@ class CarmeQuotas(LoggingConfigurable):
     audit_file = Unicode(
         "",
         help="""Absolute path of a file to which every write of a person is appended as one line of JSON: who, for whom,
-        why, and through which interface (the service's pages and REST, or the command line). It is created with mode
-        0600. The default "" writes none; ``configure(c, state_folder=…, quotas=True)`` sets it to ``audit.jsonl`` in
-        the state folder. Handlers in ``c.EventLogger.handlers`` get the same events. Example:
+        why, and through which interface (the service's pages and REST, the console, or the command line). It is created
+        with mode 0600. The default "" writes none; ``configure(c, state_folder=…)`` sets it to ``audit.jsonl`` in the
+        state folder. Handlers in ``c.EventLogger.handlers`` get the same events. Example:
         ``"/var/log/carme-hub/audit.jsonl"``.""",
     ).tag(config=True)
 

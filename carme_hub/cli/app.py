@@ -28,6 +28,10 @@ class CarmeHubApp(Application):
             "GPU time: balances, grants, reports, and the ledger against Slurm",
         ),
         "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
+        "console": (
+            "carme_hub.cli.console.command.ConsoleApp",
+            "What administrators do: messages, nodes, new starts, through the hub's REST API",
+        ),
         "reservations": (
             "carme_hub.cli.reservations.command.ReservationsApp",
             "Book GPUs, through the hub's REST API",

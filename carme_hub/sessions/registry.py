@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +119,11 @@ class SessionRegistry:
     async def ended_of(self, user: str, since: float, limit: int) -> list[Session]:
         """Return the sessions of a user that ended after a time, the newest first, without companions."""
         return await in_store_thread(self._store.ended_of, user, self.cluster, since, limit)
+
+    async def ended(self, ids: Sequence[str]) -> list[Session]:
+        """Return the sessions among these ids that have ended, in the order of the ids."""
+        found = {each.id: each for each in await in_store_thread(self._store.get_all, ids)}
+        return [found[id] for id in ids if id in found and found[id].state is SessionState.ENDED]
 
     async def last_of(self, user: str, server_name: str) -> Session | None:
         """Return the newest session of a server, open or ended."""

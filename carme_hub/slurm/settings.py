@@ -18,6 +18,7 @@ from carme_hub.slurm.submit.submitters import DirectSubmitter, Submitter, SudoSu
 
 from .client import SlurmClient
 from .command import Commands
+from .nodes import NodesCli
 from .reservations import ReservationsCli
 from .state_save import StartSaver
 from .watcher import SlurmWatcher, WatcherSettings
@@ -117,6 +118,14 @@ class CarmeSlurm(LoggingConfigurable):
         Example: ``c.CarmeSlurm.submit_again = False``.""",
     ).tag(config=True)
 
+    node_command = List(
+        Unicode(),
+        help="""Command that changes the state of nodes for administrators' pages, in place of scontrol: it gets
+        ``update NodeName=NAME State=…`` and a reason as its arguments. The default, empty, runs scontrol as the hub's
+        user, which Slurm refuses to an Operator: that user needs AdminLevel=Administrator.
+        Example: ``c.CarmeSlurm.node_command = ["sudo", "-n", "-u", "slurm", "/usr/bin/scontrol"]``.""",
+    ).tag(config=True)
+
     command_timeout = Float(
         10.0,
         min=0.1,
@@ -209,6 +218,10 @@ class CarmeSlurm(LoggingConfigurable):
         if self.ask_via == "command":
             return ReservationsCli(self.commands())
         return ReservationsNative(self.commands(), self._controller())
+
+    def node_control(self, client: SlurmClient) -> NodesCli:
+        """Return what drains and resumes nodes."""
+        return NodesCli(self.commands(), client, tuple(self.node_command))
 
     def _controller(self) -> NativeProcess:
         """Return the one process that queries the controller, shared by all users of these settings."""

@@ -24,6 +24,7 @@ from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
 from carme_hub.services.quotas.application.disk import DiskReader
+from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.policy_trials import PolicyTrials
 from carme_hub.services.quotas.application.settlement import SettlementLoop
@@ -55,6 +56,7 @@ class QuotasService(CarmeService):
     settlement: SettlementLoop
     hub_users: HubUsers
     notices: Notices
+    messages: MessagesByMail
     sessions: SessionStore
     disk: DiskReader
     virtual = False
@@ -94,6 +96,7 @@ class QuotasService(CarmeService):
         commands = self.slurm.commands()
         self.hub_users = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)
+        self.messages = MessagesByMail(self.settings, self.ledger.context, self._engine, self.log)
         slurm = SlurmByHub(client, jobs_age=SNAPSHOT_AGE, nodes_age=lambda: SNAPSHOT_AGE, log=self.log)
         self.settlement = SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
         self.settlement.on_result = self._notify
@@ -106,6 +109,7 @@ class QuotasService(CarmeService):
         changed = {entry.user for entries in (done.charged, done.released, done.expired) for entry in entries}
         await policies.record_manual_edits(self)
         await self.notices.check_changes(changed)
+        await self.messages.deliver()
 
     async def notify_requests(self) -> None:
         """Send notices of new requests and answers at once; after an error the settlement loop does it later."""

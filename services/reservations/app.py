@@ -29,6 +29,7 @@ from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.hub_users import HUB_SILENT, HubUsers
+from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.reservations.application.audit import Audit
 from carme_hub.services.reservations.application.feed import Feeds
 from carme_hub.services.reservations.application.health import ReconcilerHealth
@@ -90,6 +91,7 @@ class ReservationsService(CarmeService):
     associations: AssociationCache
     hub_users: HubUsers
     notices: Notices
+    messages: MessagesByMail
     reservation_ledger: ReservationLedger | None = None
     virtual = False
     clock: Callable[[], float] = staticmethod(time.time)
@@ -223,6 +225,7 @@ class ReservationsService(CarmeService):
             after=self._finish_pass,
             log=self.log,
         )
+        self.messages = MessagesByMail(quotas, self.stores, self._engine, self.log)
         self.notices = Notices(
             quotas,
             self.stores,
@@ -268,6 +271,7 @@ class ReservationsService(CarmeService):
             if self.reservation_ledger is not None:
                 await self.reservation_ledger.settle_due(self.calendar.store, self._usage, self.clock())
             await self.notices.check_changes()
+            await self.messages.deliver()
         except CarmeError as error:
             self.log.warning("Settlement or notices failed; they are tried again: %s", error)
 

@@ -45,7 +45,7 @@ NOT_CONTINUED = "Its time was over, and it is not continued:"
 #: Jobs that are tried for the continuation of one run, where Slurm refuses them or a restart of the hub lost them.
 MOST_TRIES = 5
 #: Reasons of refusals that are over a little later: the job that ended is completing still, or a service restarts.
-OF_THE_MOMENT = frozenset({"slurm-rejected", "quotas-service-down", "too-slow"})
+OF_THE_MOMENT = frozenset({"slurm-rejected", "quotas-service-down", "too-slow", "starts-stopped"})
 #: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
 SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlencode
@@ -48,6 +48,7 @@ class Offer:
         bookings: the bookings of this user; None without reservations.
         curves: this user's scaling curves, the newest first.
         makes_folders: whether a missing working folder can be made.
+        stopped: returns why nothing like a request can be started now, "" = it can; None = nothing ever stops it.
     """
 
     profiles: tuple[Profile, ...]
@@ -62,6 +63,7 @@ class Offer:
     bookings: Bookings | None = None
     curves: tuple[ScalingCurve, ...] = ()
     makes_folders: bool = True
+    stopped: Callable[[Request], str] | None = None
 
     def choose(self, options: Mapping[str, object]) -> Request:
         """Return the request for these options.
@@ -81,11 +83,15 @@ class Offer:
             images=tuple(self.images),
             reservations=self.reservations,
         )
-        if request is not None and (wrong := self._missing_node(request)):
+        if request is not None and (wrong := self._stopped(request) or self._missing_node(request)):
             return None, (wrong,)
         if request is None or self.bookings is None:
             return request, problems
         return self.bookings.place(request, asked)
+
+    def _stopped(self, request: Request) -> Problem | None:
+        why = self.stopped(request) if self.stopped is not None else ""
+        return Problem("profile", why) if why else None
 
     def _missing_node(self, request: Request) -> Problem | None:
         nodes = {node.name for node in self.cluster.partition_nodes(request.partition).nodes}
@@ -255,11 +261,12 @@ def _prospect(
     offer: Offer, profile: Profile, request: Request | None, now: float, *, suggest: bool
 ) -> dict[str, object]:
     """Return sentence, state and suggestion for a request, or for the profile's defaults without one."""
-    request = request or offer.examine({"profile": profile.slug})[0]
-    if request is None:
-        return {"sentence": "", "state": "unknown", "expected": None, "suggestion": None}
+    usual, problems = offer.examine({"profile": profile.slug}) if request is None else (request, ())
+    if usual is None:
+        why = problems[0].message if offer.stopped is not None and problems else ""
+        return {"sentence": why, "state": "never" if why else "unknown", "expected": None, "suggestion": None}
     more = {"virtual": offer.virtual, "suggest": suggest}
-    return prospect(offer.cluster, profile, request, now, bookings=offer.bookings, **more)
+    return prospect(offer.cluster, profile, usual, now, bookings=offer.bookings, **more)
 
 
 def _gives(profile: Profile, virtual: bool) -> list[str]:

@@ -18,6 +18,7 @@ from tornado import web
 from carme_hub.activity.idle_watch import IdleSession, NotIdle
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, StoreError
+from carme_hub.spawners.console.inbox import for_session
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.companions import SessionHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
@@ -82,6 +83,7 @@ def state_json(hub: HubContext, spawner: Any, session: Session, now: float, left
         "gpus": session.request.gpus.count,
         "virtual": virtual,
         "idle": idle_json(hub.idle.states.get(session.id) if hub.idle is not None else None),
+        **for_session(hub, session.user, now),
     }
 
 

@@ -36,11 +36,13 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
+from carme_hub.spawners.console.inbox import announced
 from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
+from carme_hub.spawners.handlers.console.routes import HANDLERS as CONSOLE
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
@@ -55,6 +57,7 @@ from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
+from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
 from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_first, failing_start, queue_starts
 
@@ -227,6 +230,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             nothing_offered=_offers(spawner) and not offer.profiles,
             # An administrator who starts a server for a user does not see that user's notices.
             gpu_time=await notices_for(self) if user is self.current_user else None,
+            announced=announced(started_hub(), time.time()),
         )
         return html
 
@@ -304,6 +308,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *SESSIONS,
     *OWN_SESSION,
     *(*ACTS, *ONE_JOB, *OUTPUT, *AGAIN, *JOBS_REST),
+    *CONSOLE,
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,

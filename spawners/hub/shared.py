@@ -20,6 +20,7 @@ from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
+from carme_hub.administration.administration import Administration
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.activity.idle_watch import IdleWatch
 from carme_hub.activity.settings import CarmeActivity
@@ -36,11 +37,13 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.slots import Slots
+from carme_hub.spawners.hub.administration import administration_of
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.idle import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.activity import ActivityStore
+from carme_hub.store.administration.use import UseStore
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.runs import RunStore
@@ -82,6 +85,9 @@ class HubContext:
         self.reporter_tokens: ReporterTokens | None = None
         #: What jobs use, as the activity service has stored it; None where they are not measured.
         self.activity_store: ActivityStore | None = None
+        #: What administrators do, and what users see of it; None until the context is started.
+        self.administration: Administration | None = None
+        self._config = config
         #: Ends idle sessions by the policy's rules; None where jobs are not measured.
         self.idle: IdleWatch | None = None
         self._store = CarmeStore(config=config, log=logger)
@@ -92,6 +98,7 @@ class HubContext:
         self.reconciler: SessionReconciler
         self.curves: CurveStore
         self.runs: RunStore
+        self.use: UseStore
 
     async def start(self) -> None:
         """Open the database, load the open sessions, and start the watcher and the reconciler."""
@@ -100,6 +107,8 @@ class HubContext:
         await self.registry.load()
         self.curves = CurveStore(engine, self.settings.cluster)
         self.runs = RunStore(engine, self.settings.cluster)
+        self.use = UseStore(engine, self.settings.cluster)
+        self.administration = await administration_of(engine, self.settings.cluster, self._config, self.log)
         if self.activity.enabled:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
             self.reporter_tokens = ReporterTokens(key)
@@ -147,8 +156,10 @@ class HubContext:
             instead_of: the session that was ended so that this one starts, "" for none.
 
         Raises:
-            Refused: a rule does not allow it, or its booking is over.
+            Refused: a rule does not allow it, its booking is over, or an administrator has stopped new starts.
         """
+        if self.administration is not None:
+            self.administration.check_start(request)
         request, slot = self.slots.enter(request, say) if self.slots is not None else (request, "")
         if slot:
             await request_access(user, slot, self.log)

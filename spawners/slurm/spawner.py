@@ -115,6 +115,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             images={image.name: image.description for image in self.site_images()},
             cluster=cluster,
             virtual=self.virtual,
+            stopped=hub.administration.why_not if hub.administration is not None else None,
             bookings=await slots.for_user(self.user.name, groups, accounts, cluster) if slots is not None else None,
         )
 
@@ -395,6 +396,5 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
 
 
 install_handlers()
-known = jupyterhub.apihandlers.default_handlers
-known += [handler for handler in HANDLERS if handler not in known]
+jupyterhub.apihandlers.default_handlers += [h for h in HANDLERS if h not in jupyterhub.apihandlers.default_handlers]
 start_with_hub(SlurmContainerSpawner)

@@ -2,13 +2,14 @@
 
 ``GET <base>/carme/activity`` answers what the reporter keeps in the session folder, and the state of the session that
 the hub tells, which is asked at most once a minute for all tabs. ``?curve=1`` adds the last hour.
-``POST <base>/carme/activity`` with ``{"do": "extend", "minutes": 30}`` or ``{"do": "here"}`` asks the hub for it. The
-token stays in the server.
+``POST <base>/carme/activity`` with ``{"do": "extend", "minutes": 30}``, ``{"do": "here"}`` or ``{"do": "seen",
+"message": ID}`` asks the hub for it. The token stays in the server.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -21,7 +22,8 @@ from .usage_files import curve, newest_sample
 #: Seconds for which the hub's answer is passed on, and for its answer; seconds and points of a curve.
 HUB_AGE, TIME_LIMIT, CURVE_SECONDS, CURVE_POINTS = 60.0, 10.0, 3600.0, 120
 #: What the hub may be asked for.
-EXTEND, HERE = "extend", "here"
+EXTEND, HERE, SEEN = "extend", "here", "seen"
+_ID = re.compile("[0-9a-f-]{36}")
 
 
 class SessionActivity:
@@ -89,14 +91,18 @@ class SessionActivity:
         """
         from carme_hub.training.session.companions import NoHub, Refused
 
-        what, minutes = body.get("do"), body.get("minutes")
-        if what not in (EXTEND, HERE) or (what == EXTEND and type(minutes) is not int):
-            raise ValueError('Send {"do": "extend", "minutes": N} or {"do": "here"}.')
+        what, minutes, id = body.get("do"), body.get("minutes"), body.get("message")
+        valid = {EXTEND: type(minutes) is int, HERE: True, SEEN: isinstance(id, str) and bool(_ID.fullmatch(id))}
+        if not isinstance(what, str) or not valid.get(what):
+            raise ValueError('Send {"do": "extend", "minutes": N}, {"do": "here"} or {"do": "seen", "message": ID}.')
         try:
             if what == EXTEND:
                 answer = self._hub().ask("POST", "/time-limit", {"minutes": minutes})
                 message = f"It has time until {answer.get('said', '')}."
                 message = " ".join([message, *map(str, answer.get("warnings") or ())])
+            elif what == SEEN:
+                self._hub().ask("POST", f"/messages/{id}/seen", {})
+                message = "It is not shown again."
             else:
                 self._hub().ask("POST", "/still-here", {})
                 message = "Its idle time begins anew."

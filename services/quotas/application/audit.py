@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from carme_hub.accounting.audit import AuditRecord, audit_records
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.services.audit import MAX_LOGGED, AuditEvents
+from carme_hub.audit import MAX_LOGGED, AuditEvents
 from carme_hub.store.ledger.writes import CommittedChanges
 
 #: The event's name in its schema.

@@ -12,6 +12,7 @@ from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
+from carme_hub.spawners.console.inbox import shown_messages
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
 from carme_hub.spawners.home.cluster_now import cluster_now
@@ -93,6 +94,7 @@ def page_values(
         "ended_jobs": ended,
         "ended_jobs_left_out": ended_left_out,
         "submits_again": hub.settings.submit_again,
+        "messages": shown_messages(hub, user.name, now),
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),

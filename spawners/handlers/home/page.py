@@ -18,6 +18,7 @@ from tornado import web
 
 from carme_hub.booking import messages
 from carme_hub.booking.context import ACTOR
+from carme_hub.domain.administration.scopes import ACCOUNTS_READ, READ
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.home.budget import budget_for, coming
@@ -142,7 +143,16 @@ class CarmeHomeHandler(HomeHandler):
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
         ours |= self._sessions | {"budget": self._budget, "bookings": self._bookings}
+        console = started_hub() is not None and READ in self.expanded_scopes
+        ours |= {"console": console, "owns": self._owned_accounts()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
+
+    def _owned_accounts(self) -> tuple[str, ...]:
+        """Return the accounts whose owner (Slurm's coordinator) the visitor is."""
+        hub, user = started_hub(), self.current_user
+        if hub is None or user is None or ACCOUNTS_READ not in self.expanded_scopes:
+            return ()
+        return hub.associations.coordinates(user.name)
 
     def _batch_jobs(self) -> list[Companion]:
         """Return the visitor's open batch jobs; those of a session that has ended are shown nowhere else."""

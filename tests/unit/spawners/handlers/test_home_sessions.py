@@ -41,8 +41,9 @@ class SpawnerWithSession(SpawnerThatOnlyNotes):
 class Part:
     """The hub's context as far as the page goes; ``open`` and ``ended`` are alice's sessions."""
 
-    activity_store = admission = slots = idle = own_jobs = None
+    activity_store = admission = slots = idle = own_jobs = administration = None
     settings = SimpleNamespace(submit_again=True)
+    associations = SimpleNamespace(coordinates=lambda _user: ())
 
     def __init__(self) -> None:
         self.open: list[Session] = []

@@ -4,6 +4,7 @@
    Every tab asks its own server; the server asks the hub, once a minute for all of them. A warning is shown once in all
    tabs, and stays until somebody has seen it. */
 
+import { messageWarnings, readMessage } from "./messages.js";
 import { runsPart } from "./session-runs.js";
 
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
@@ -76,7 +77,7 @@ export function firstMore(view) {
 
 /** Return the warnings that are due: an id by which each is shown once, a sentence, and what can be done at once. */
 export function warnings(view) {
-  const found = [];
+  const found = messageWarnings(view);
   const { state, used, now } = view;
   if (state?.ends) {
     const left = state.ends - now;
@@ -336,19 +337,21 @@ export async function activityPlugin({ library, has, element }) {
     };
     const panel = new Panel(act);
 
-    const words = { save: "Save all", here: "I am still here", panel: "Show" };
+    const words = { save: "Save all", here: "I am still here", panel: "Show", seen: "Seen", read: "Read it" };
     const deeds = {
       extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(({ message }) => Notification.info(message)),
       here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
       save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
       panel: () => app.commands.execute(command),
+      seen: ({ message }) => act.ask({ do: "seen", message }),
+      read: ({ heading, whole }) => readMessage(showDialog, Dialog, heading, whole),
     };
 
     function warn() {
       for (const warning of warnings(view)) {
         if (!shown.claim(warning, view.now)) continue;
         const label = (word) => (word === "extend" ? moreText(firstMore(view)) : words[word]);
-        const actions = warning.actions.map((word) => ({ label: label(word), callback: deeds[word] }));
+        const actions = warning.actions.map((word) => ({ label: label(word), callback: () => deeds[word](warning) }));
         Notification.warning(warning.text, { autoClose: false, actions });
       }
     }

@@ -1,6 +1,6 @@
 """Audit events: written to the site's audit file and to the handlers of its own ``EventLogger``.
 
-The audit modules of both services emit through ``AuditEvents``, once for each committed change.
+The audit modules of the services and of administration emit through ``AuditEvents``, once for each committed change.
 """
 
 from __future__ import annotations

@@ -1,0 +1,254 @@
+"""What administrators do in the hub, and what users see of it: messages, announcements, and whether anything may start.
+
+Each act is in the database, with who and why, in the transaction that has its effect; an act on something outside of
+the database is stored before it is done, and what came of it afterwards. Then it is reported to the audit log.
+
+What users see is kept in memory as well, where every home page, form and session looks: the hub is the only writer, and
+reads it from the database at its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from carme_hub.domain.administration import acts
+from carme_hub.domain.administration.acts import Act, Actor
+from carme_hub.domain.administration.messages import USUAL_SECONDS, Kind, Message, check_period
+from carme_hub.domain.administration.start_stops import StartsStopped, StartStop, sentence, stop_for
+from carme_hub.domain.administration.texts import BadAct, checked_reason, checked_text
+from carme_hub.domain.sessions.session import Request
+from carme_hub.errors import CarmeError, Refused
+from carme_hub.store.administration.store import AdministrationStore
+from carme_hub.store.threads import in_store_thread
+
+
+class Unknown(Refused):
+    """There is no such message, announcement or rule, or it is over already."""
+
+    reason = "unknown"
+
+
+class Administration:
+    """Acts of administrators, and what is in force.
+
+    Args:
+        report: called with each act once it is known what came of it. say: returns a time as words, for users.
+    """
+
+    def __init__(
+        self,
+        store: AdministrationStore,
+        report: Callable[[Act], None],
+        say: Callable[[float], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self._report, self._say, self._clock = report, say, clock
+        self._stops: dict[str, StartStop] = {}
+        self._messages: dict[str, Message] = {}
+        self._unseen: dict[str, dict[str, None]] = {}  # ids of messages by user, oldest first
+
+    async def load(self) -> None:
+        """Read what is in force; called once, before anything else."""
+        now = self._clock()
+        self._stops = {rule.id: rule for rule in await in_store_thread(self.store.stops, now)}
+        for message, users in await in_store_thread(self.store.current_messages, now):
+            self._note(message, users)
+
+    def _note(self, message: Message, users: Collection[str]) -> None:
+        self._messages[message.id] = message
+        for user in users:
+            self._unseen.setdefault(user, {})[message.id] = None
+
+    # -- what users see -----------------------------------------------------------------------------------------------
+
+    def stops(self) -> list[StartStop]:
+        """Return the rules that stop new starts, the oldest first."""
+        now = self._clock()
+        return [rule for rule in self._stops.values() if rule.in_force(now)]
+
+    def why_not(self, request: Request) -> str:
+        """Return why a request may not start now, "" = no rule stops it."""
+        now = self._clock()
+        rule = stop_for(request, self._stops.values(), now) if self._stops else None
+        return sentence(rule, self._say(rule.until) if rule.until else "") if rule is not None else ""
+
+    def check_start(self, request: Request) -> None:
+        """Raise ``StartsStopped`` if a rule stops a request."""
+        if why := self.why_not(request):
+            raise StartsStopped(why)
+
+    def messages_of(self, user: str) -> list[Message]:
+        """Return the messages that a user has not seen, the oldest first."""
+        now = self._clock()
+        found = [self._messages[id] for id in self._unseen.get(user, ())]
+        return [each for each in found if each.is_shown(now)]
+
+    def announcements(self) -> list[Message]:
+        """Return what is announced to everybody now, the oldest first."""
+        now = self._clock()
+        return [each for each in self._messages.values() if each.kind is not Kind.MESSAGE and each.is_shown(now)]
+
+    async def message(self, id: str) -> Message | None:
+        """Return a message or an announcement, as it is stored."""
+        return await in_store_thread(self.store.message, id)
+
+    async def seen(self, user: str, id: str) -> None:
+        """Store that a user has seen a message.
+
+        Raises:
+            Unknown: there is no such message for the user, or they have seen it before. StoreError: it is not stored.
+        """
+        if id not in self._unseen.get(user, ()):
+            raise Unknown("There is no such message for you, or you have seen it already.")
+        await in_store_thread(self.store.mark_seen, id, user, self._clock())
+        mine = self._unseen.get(user, {})
+        if mine.pop(id, 0) is None and id in self._messages:
+            self._messages[id] = replace(self._messages[id], seen=self._messages[id].seen + 1)
+        if not mine:
+            self._unseen.pop(user, None)
+
+    # -- acts ---------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self, by: Actor, target: str, users: Collection[str], text: str, reason: str, ends: float = 0.0, *, mail: bool
+    ) -> Message:
+        """Send a message.
+
+        Args:
+            target: for whom, as words. ends: 0 = after the usual time.
+
+        Raises:
+            BadAct: text, reason or time cannot be used, or it would be for nobody. StoreError: nothing was sent.
+        """
+        now = self._clock()
+        text, reason, ends = checked_text(text), checked_reason(reason), ends or now + USUAL_SECONDS
+        check_period(now, ends, now)
+        if not users:
+            raise BadAct(f"There is nobody whom it would reach: {target}.", "name")
+        message = Message(
+            *(str(uuid.uuid4()), Kind.MESSAGE, now, by.name, target, text, now, ends),
+            mail=mail,
+            recipients=len(set(users)),
+        )
+        details = {"message": message.id, "text": text, "recipients": str(len(set(users))), "mail": str(mail).lower()}
+        act = Act(now, by, acts.MESSAGE, target, reason, details, acts.DONE)
+        await in_store_thread(self.store.add_message, message, users, act)
+        self._note(message, users)
+        self._report(act)
+        return message
+
+    async def announce(self, by: Actor, kind: Kind, text: str, reason: str, begins: float, ends: float) -> Message:
+        """Announce something to everybody.
+
+        Args:
+            begins, ends: of an announcement, when it is shown; of a maintenance, when that is.
+
+        Raises:
+            BadAct: a value cannot be used. StoreError: nothing was announced.
+        """
+        now = self._clock()
+        text, reason, begins = checked_text(text), checked_reason(reason), begins or now
+        check_period(begins, ends, now)
+        message = Message(str(uuid.uuid4()), kind, now, by.name, "everybody", text, begins, ends)
+        details = {"message": message.id, "kind": kind.value, "text": text}
+        details |= {"begins": str(int(begins)), "ends": str(int(ends))}
+        act = Act(now, by, acts.ANNOUNCE, "everybody", reason, details, acts.DONE)
+        await in_store_thread(self.store.add_message, message, (), act)
+        self._note(message, ())
+        self._report(act)
+        return message
+
+    async def withdraw(self, by: Actor, id: str, reason: str) -> Message:
+        """Take back a message from those who have not seen it, or an announcement.
+
+        Raises:
+            BadAct: the reason cannot be used. Unknown: it is over, was taken back, or everybody has seen it.
+        """
+        now, reason = self._clock(), checked_reason(reason)
+        known = self._messages.get(id)
+        if known is None or not known.can_be_withdrawn(now):
+            raise Unknown("There is no such message, it is over, or everybody has seen it.")
+        details = {"message": id, "text": known.text, "seen": f"{known.seen} of {known.recipients}"}
+        act = Act(now, by, acts.WITHDRAW, known.target, reason, details, acts.DONE)
+        await in_store_thread(self.store.withdraw, id, now, act)
+        self._messages.pop(id, None)
+        for user in [user for user, ids in self._unseen.items() if id in ids]:
+            self._unseen[user].pop(id)
+        self._report(act)
+        return replace(known, withdrawn=now)
+
+    async def stop_starts(
+        self, by: Actor, reason: str, profile: str = "", partition: str = "", until: float = 0.0, *, is_default: bool
+    ) -> StartStop:
+        """Let nothing new start, or nothing of a profile or partition; what runs is not concerned.
+
+        Args:
+            reason: users read it. until: 0 = until starts are allowed again. is_default: of the partition.
+
+        Raises:
+            BadAct: a value cannot be used. StoreError: starts are not stopped.
+        """
+        now, reason = self._clock(), checked_reason(reason)
+        if until:
+            check_period(now, until, now)
+        rule = StartStop(str(uuid.uuid4()), now, by.name, reason, profile, partition, is_default, until)
+        details = {"rule": rule.id, "until": str(int(until)) if until else ""}
+        act = Act(now, by, acts.STOP_STARTS, rule.about, reason, details, acts.DONE)
+        await in_store_thread(self.store.add_stop, rule, act)
+        self._stops[rule.id] = rule
+        self._report(act)
+        return rule
+
+    async def allow_starts(self, by: Actor, id: str, reason: str) -> StartStop:
+        """Lift a rule that stops new starts.
+
+        Raises:
+            BadAct: the reason cannot be used. Unknown: there is no such rule in force. StoreError: it is still.
+        """
+        now, reason = self._clock(), checked_reason(reason)
+        rule = self._stops.get(id)
+        if rule is None or not rule.in_force(now):
+            raise Unknown("There is no such rule, or it is over already.")
+        act = Act(now, by, acts.ALLOW_STARTS, rule.about, reason, {"rule": id}, acts.DONE)
+        await in_store_thread(self.store.lift, id, now, act)
+        self._stops.pop(id, None)
+        self._report(act)
+        return replace(rule, lifted=now)
+
+    async def recorded(
+        self,
+        by: Actor,
+        action: str,
+        target: str,
+        reason: str,
+        do: Callable[[], Awaitable[Any]],
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        """Do something outside of the database: its act is stored before, and what came of it afterwards.
+
+        Raises:
+            BadAct: the reason cannot be used. StoreError: it is not stored, and was not done. CarmeError: it failed.
+        """
+        act = Act(self._clock(), by, action, target, checked_reason(reason), details or {})
+        id = await in_store_thread(self.store.begin, act)
+        try:
+            await do()
+        except CarmeError as error:
+            await self._finished(id, replace(act, outcome=str(error)[:500] or type(error).__name__))
+            raise
+        except (Exception, asyncio.CancelledError):
+            self._report(act)
+            raise
+        await self._finished(id, replace(act, outcome=acts.DONE))
+
+    async def _finished(self, id: int, act: Act) -> None:
+        try:
+            await in_store_thread(self.store.finish, id, act.outcome, act.details)
+        finally:
+            self._report(act)

@@ -1,0 +1,1 @@
+"""``carme-hub console``: what administrators see and do, from a terminal or a script."""

@@ -1,0 +1,1 @@
+"""Handlers of the pages and of REST for administrators and account owners."""
