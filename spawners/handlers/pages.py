@@ -45,6 +45,7 @@ from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home.jobs import HANDLERS as JOBS
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
+from carme_hub.spawners.handlers.idle_evidence import HANDLERS as IDLE_EVIDENCE
 from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
@@ -299,6 +300,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *RUNS,
     *SESSIONS,
     *OWN_SESSION,
+    *IDLE_EVIDENCE,
     *JOBS,
     (SCALING, ScalingHandler),
     *SLURM,
