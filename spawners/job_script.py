@@ -121,6 +121,7 @@ class Reporting:
     Attributes:
         url: of the activity service, as nodes reach it. token: returns that of a session, which is secret.
         ca_file, nvml: paths on the nodes, "" for the node's own. interval: seconds.
+        before_end: the command that runs before an idle session is ended, as a variable's JSON; not secret.
     """
 
     url: str
@@ -128,6 +129,7 @@ class Reporting:
     ca_file: str = ""
     interval: float = 10.0
     nvml: str = ""
+    before_end: str = ""
 
     def part(self, session: str, request: Request, *, virtual: bool) -> dict[str, object]:
         """Return the data document's part for the reporter."""
@@ -268,6 +270,7 @@ def container_of(
             "CARME_IMAGE": request.image,
             "CARME_IMAGE_PATH": image.path,
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
+            **({"CARME_BEFORE_END": site.reporting.before_end} if site.reporting and site.reporting.before_end else {}),
             **({"CARME_IMAGES": json.dumps(site.images)} if site.images else {}),
             **{field_variable(name): value for name, value in request.fields.items()},
             **site.environ,

@@ -1,7 +1,9 @@
 """Watches for idle sessions: decides by the policy's rules once a minute, stores warnings, and ends what is due.
 
-State before action: a warning is stored before anybody is told, and a session's end before it is cancelled. A look that
-cannot read the database decides nothing. The hub runs one watch; pages read ``states``.
+State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
+(``idle.ending``). A look that cannot read the database decides nothing. After a break (the hub was away or hung) nothing
+is ended before its user has had the time of the last warning to say something. The hub runs one watch; pages read
+``states``.
 """
 
 from __future__ import annotations
@@ -12,20 +14,25 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from carme_hub.domain.activity.idle import IdleState, IdleTail, decide, follow
+from carme_hub.domain.activity.idle import MOST_BEHIND, IdleState, IdleTail, decide, follow, minute_is_idle
 from carme_hub.domain.activity.minutes import HOUR
-from carme_hub.domain.quotas.idle.rules import Action, IdleRule, Subject, rule_for
+from carme_hub.domain.quotas.idle.rules import Action, IdleRule, first_rule, rule_for
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.domain.sessions.session import Session, SessionState
-from carme_hub.domain.wording import duration
 from carme_hub.errors import Refused, StoreError
 from carme_hub.store.activity import ActivityStore
-from carme_hub.store.idle import ENDED, HERE, TOLD, WARNED, IdleEvent, IdleStore
+from carme_hub.store.idle import HERE, KEPT, TOLD, WARNED, IdleEvent, IdleStore
 from carme_hub.store.threads import in_store_thread
+
+from .idle.ending import EndSteps, OrderlyEnds
+from .idle.order import Order
+from .idle.trial import subject_of
 
 #: Seconds between two looks, and the age of the oldest minute that a later look reads.
 INTERVAL, RECENT = 60.0, 900.0
+#: Seconds without a look that are a break: for so long no page was answered either.
+BREAK = 5 * INTERVAL
 #: Sessions that are looked at in one step of the event loop.
 AT_ONCE = 20
 
@@ -44,11 +51,15 @@ class NoClicksLeft(Refused):
 
 @dataclass(frozen=True, slots=True)
 class IdleSession:
-    """A session for which a rule is in force: what is decided of it, and how many clicks its user has left."""
+    """A session for which a rule is in force: what is decided of it, and how many clicks its user has left.
+
+    ``ending``: its server is being asked to put it in order.
+    """
 
     rule: IdleRule
     state: IdleState
     clicks_left: int
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class Surroundings:
 
     Attributes:
         sessions: open ones. companions: of a session, how many. person: of a user. cancel: ends a session, with the
-            reason that its user reads.
+            reason that its user reads. put_in_order: asks a session's server, as ``EndSteps`` has it.
     """
 
     policy: Callable[[], Policy]
@@ -65,6 +76,7 @@ class Surroundings:
     companions: Callable[[str], int]
     person: Callable[[str], Person]
     cancel: Callable[[str, str], Awaitable[None]]
+    put_in_order: Callable[[Session, str], Awaitable[Order | None]]
     clock: Callable[[], float] = field(default=time.time)
 
 
@@ -84,6 +96,9 @@ class IdleWatch:
         self._tails: Mapping[str, tuple[IdleRule, IdleTail | None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()  # a click looks too, and nobody is warned twice
+        steps = EndSteps(hub.put_in_order, hub.cancel, hub.clock, lambda: hub.policy().zone)
+        self.ends = OrderlyEnds(events, steps, log)
+        self._looked = self._watched_since = float("-inf")
 
     def start(self) -> None:
         """Start the loop."""
@@ -93,7 +108,7 @@ class IdleWatch:
         """End the loop."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.gather(self._task, self.ends.stop(), return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -116,6 +131,9 @@ class IdleWatch:
 
     async def _look(self) -> None:
         policy, now = self._hub.policy(), self._hub.clock()
+        if now - self._looked > BREAK:
+            self._watched_since = now
+        self._looked = now
         rules = await self._rules(policy, now)
         if not rules:
             self.states = {}
@@ -154,22 +172,10 @@ class IdleWatch:
                 await asyncio.sleep(0)
             if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
                 continue
-            rule = rule_for(policy.idle, self._subject(session), now, policy.zone)
+            rule = rule_for(policy.idle, subject_of(session, self._hub.person), now, policy.zone)
             if rule is not None:
                 found[session.id] = session, rule
         return found
-
-    def _subject(self, session: Session) -> Subject:
-        person, request = self._hub.person(session.user), session.request
-        return Subject(
-            user=session.user,
-            account=request.account,
-            groups=person.groups,
-            roles=person.roles,
-            profile=request.profile,
-            has_gpus=bool(request.gpus),
-            booked=bool(request.reservation),
-        )
 
     def _decide(
         self, session: Session, rule: IdleRule, tail: IdleTail | None, events: list[IdleEvent], now: float
@@ -182,24 +188,25 @@ class IdleWatch:
             warned=[(event.at, event.seconds) for event in events if event.kind == WARNED],
             companions=self._hub.companions(session.id),
             now=now,
+            watched_since=self._watched_since,
+            at_work=[event.at for event in events if event.kind == KEPT],
         )
-        return IdleSession(rule, state, max(0, rule.still_here - len(clicks)))
+        return IdleSession(rule, state, max(0, rule.still_here - len(clicks)), self.ends.is_ending(session.id))
 
     async def _act(self, session: Session, found: IdleSession, events: list[IdleEvent], now: float) -> None:
         state, rule = found.state, found.rule
+        about = {"action": rule.action.value, "since": state.since, "deadline": state.deadline}
         if state.state == "warn":
-            await self._store(IdleEvent(session.id, now, WARNED, state.warning))
+            await self._store(IdleEvent(session.id, now, WARNED, state.warning, about))
             self._log.info(
                 "Session %s of %s is idle since %.0f; its user is warned, %s s before its end",
                 *(session.id, session.user, state.since, state.warning),
             )
         elif state.state == "due" and rule.action is Action.TELL:
             if not any(event.kind == TOLD and event.at >= state.since for event in events):
-                await self._store(IdleEvent(session.id, now, TOLD))
+                await self._store(IdleEvent(session.id, now, TOLD, about=about))
         elif state.state == "due":
-            await self._store(IdleEvent(session.id, now, ENDED))
-            self._log.info("Session %s of %s is ended: idle since %.0f", session.id, session.user, state.since)
-            await self._hub.cancel(session.id, ended_because(found, now))
+            await self.ends.begin(session, rule, state, events)
 
     async def _store(self, event: IdleEvent) -> None:
         await in_store_thread(self._events.add, event)
@@ -227,11 +234,33 @@ class IdleWatch:
         except StoreError as error:  # the click is stored, and counts at the next look
             self._log.warning("Idle sessions are not looked for now: %s", error)
 
+    async def evidence(self, session: Session) -> tuple[str, str]:
+        """Return what is to be said to another culler of a session, and why.
 
-def ended_because(found: IdleSession, now: float) -> str:
-    """Return the end reason of a session that was idle too long."""
-    idle = duration(int(now - found.state.since) // 60 * 60)
-    said = f"It was idle for {idle}: no kernel, terminal or run was at work, and its GPUs were not used."
-    if found.rule.action is Action.RELEASE_GPUS:
-        said += " Start it again without GPUs to look at your files."
-    return said
+        Returns:
+            "ours": a rule or an exemption of the policy is for it. "busy": something was at work in the last minutes.
+            "unknown": it is not known. "free": nothing was at work, and no rule is for it.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        policy, now = self._hub.policy(), self._hub.clock()
+        subject = subject_of(session, self._hub.person)
+        if first_rule(policy.idle, subject, now, policy.zone) is not None:
+            return "ours", "the site's policy says what happens while it is idle"
+        if self._hub.companions(session.id):
+            return "busy", "it has more nodes for its runs"
+        found = await in_store_thread(self._activity.minutes, [session.id], now - RECENT)
+        minutes = found.get(session.id, {}).get(session.node, ())
+        if not minutes or now - minutes[-1].at - minutes[-1].seconds > MOST_BEHIND:
+            return "unknown", "it reports nothing"
+        states = [minute_is_idle(minute, _USUAL) for minute in minutes]
+        for state, is_idle in (("busy", False), ("unknown", None)):
+            because = [why for idle, why in states if idle is is_idle]
+            if because:
+                return state, because[-1]
+        return "free", ""
+
+
+#: The bounds for sessions without a rule.
+_USUAL = IdleRule(Action.STOP)

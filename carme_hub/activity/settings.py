@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import urlsplit
 
-from traitlets import Bool, Float, Integer, TraitError, Unicode, validate
+from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
 #: The service's name and its address below ``/services/``; the path of a session's minutes below that.
@@ -57,11 +58,38 @@ class CarmeActivity(LoggingConfigurable):
         Example: ``365``.""",
     ).tag(config=True)
 
+    before_end = List(
+        Unicode(),
+        help="""Command that runs in a session's container before the session is ended because it is idle, as a list of
+        words: for example one that asks programs of the site to save. It runs as the session's user, in their home,
+        after an executable ``~/.carme/before-end`` of theirs, and what both write is in ``before-end.log`` of the session
+        folder. The default, empty, runs none. Example: ``["/opt/site/bin/save-all", "--quiet"]``.""",
+    ).tag(config=True)
+
+    before_end_seconds = Float(
+        60.0,
+        min=1.0,
+        max=100.0,
+        help="Seconds after which a command before the end is ended, each of the two. Example: ``30``.",
+    ).tag(config=True)
+
     nvml_library = Unicode(
         "",
         help="""Path of NVIDIA's management library on compute nodes. The default, empty, is ``libnvidia-ml.so.1`` as
         the node's loader finds it. Example: ``"/usr/local/nvidia/lib64/libnvidia-ml.so.1"``.""",
     ).tag(config=True)
+
+    @property
+    def before_end_text(self) -> str:
+        """The variable ``CARME_BEFORE_END`` of containers (``carme_hub.training.server.orderly_end``)."""
+        return json.dumps({"argv": list(self.before_end), "seconds": self.before_end_seconds})
+
+    @validate("before_end")
+    def _check_before_end(self, proposal: dict[str, list[str]]) -> list[str]:
+        value = proposal["value"]
+        if value and not value[0].startswith("/"):
+            raise TraitError(f"CarmeActivity.before_end begins with {value[0]!r}; give the absolute path of a program")
+        return value
 
     @validate("url")
     def _check_url(self, proposal: dict[str, str]) -> str:

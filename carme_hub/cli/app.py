@@ -27,6 +27,7 @@ class CarmeHubApp(Application):
             "carme_hub.cli.quotas.command.QuotasApp",
             "GPU time: balances, grants, reports, and the ledger against Slurm",
         ),
+        "idle": ("carme_hub.cli.idle.command.IdleApp", "Rules on idle sessions: try them, and what they gave back"),
         "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
         "console": (
             "carme_hub.cli.console.command.ConsoleApp",

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, insert, select, tuple_, update
 from sqlalchemy.exc import SQLAlchemyError
 
+from carme_hub.domain.activity.evidence import pack, unpack
 from carme_hub.domain.activity.minutes import (
     HOUR,
     Minute,
@@ -97,7 +98,8 @@ class ActivityStore:
         stored = [minute_from_json(each) for each in (row.minutes or ())] if row is not None else []
         new = new_minutes(stored, sent)
         minutes = sorted((*stored, *new), key=lambda minute: minute.at)
-        values = {"minutes": [minute_to_json(minute) for minute in minutes], "total": total_to_json(total(minutes))}
+        values: dict[str, Any] = {"minutes": [minute_to_json(minute) for minute in minutes]}
+        values |= {"total": total_to_json(total(minutes)), "evidence": pack(minutes, hour)}
         if row is None:
             key = {"session": session, "node": node, "hour": hour, "cluster": self._cluster}
             connection.execute(insert(hours).values(**key, **values))
@@ -116,6 +118,17 @@ class ActivityStore:
                 if kept:
                     nodes = found.setdefault(row.session, {})
                     nodes[row.node] = (*nodes.get(row.node, ()), *kept)
+        return found
+
+    def evidence(self, sessions: Collection[str], since: float) -> dict[str, dict[str, list[Minute]]]:
+        """Return what says whether sessions were idle from a time on, by session and node; as long as hours are kept."""
+        found: dict[str, dict[str, list[Minute]]] = {}
+        for some in chunks(sessions):
+            where = (hours.c.session.in_(some), hours.c.hour > since - HOUR, hours.c.evidence.is_not(None))
+            columns = (hours.c.session, hours.c.node, hours.c.hour, hours.c.evidence)
+            for row in self._read(select(*columns).where(*where).order_by(hours.c.hour)):
+                minutes = [minute for minute in unpack(row.evidence, int(row.hour)) if minute.at >= since]
+                found.setdefault(row.session, {}).setdefault(row.node, []).extend(minutes)
         return found
 
     def hours(self, session: str, since: float = 0.0) -> dict[str, list[tuple[int, Total]]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,17 +14,25 @@ from carme_hub.errors import StoreError
 from .engine import READ_ONLY, chunks
 from .tables import idle_event as table
 
-WARNED, HERE, TOLD, ENDED = "warned", "here", "told", "ended"
+#: ``ENDING``: the session's server is asked to put things in order. ``KEPT``: it said that something is at work.
+WARNED, HERE, TOLD, ENDING, KEPT, ENDED = "warned", "here", "told", "ending", "kept", "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleEvent:
-    """One event of a session; ``seconds``: before its end, of a warning."""
+    """One event of a session.
+
+    Attributes:
+        seconds: before its end, of a warning. about: of an end: ``action``, ``profile`` to start it again with, and
+            ``since`` when it was idle. id: given by the database.
+    """
 
     session: str
     at: float
     kind: str
     seconds: int = 0
+    about: Mapping[str, Any] = field(default_factory=dict)
+    id: int = field(default=0, compare=False)
 
 
 class IdleStore:
@@ -35,6 +44,7 @@ class IdleStore:
     def add(self, event: IdleEvent) -> None:
         """Store an event; it is committed on return."""
         values = {"session": event.session, "at": event.at, "kind": event.kind, "seconds": event.seconds}
+        values["about"] = dict(event.about) or None
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(table).values(cluster=self._cluster, **values))
@@ -44,13 +54,22 @@ class IdleStore:
     def of(self, sessions: Collection[str]) -> dict[str, list[IdleEvent]]:
         """Return the events of sessions, in order."""
         found: dict[str, list[IdleEvent]] = {}
+        for some in chunks(sessions):
+            for event in self._read(table.c.session.in_(some)):
+                found.setdefault(event.session, []).append(event)
+        return found
+
+    def between(self, since: float, until: float) -> list[IdleEvent]:
+        """Return the events of a time, in order."""
+        return self._read(table.c.at >= since, table.c.at < until)
+
+    def _read(self, *where: Any) -> list[IdleEvent]:
+        statement = select(table).where(table.c.cluster == self._cluster, *where).order_by(table.c.at, table.c.id)
         try:
             with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
-                for some in chunks(sessions):
-                    where = (table.c.cluster == self._cluster, table.c.session.in_(some))
-                    for row in connection.execute(select(table).where(*where).order_by(table.c.at, table.c.id)):
-                        event = IdleEvent(row.session, float(row.at), row.kind, int(row.seconds))
-                        found.setdefault(event.session, []).append(event)
+                return [
+                    IdleEvent(row.session, float(row.at), row.kind, int(row.seconds), dict(row.about or {}), int(row.id))
+                    for row in connection.execute(statement)
+                ]
         except SQLAlchemyError as error:
             raise StoreError(f"Events of idle sessions cannot be read: {error}") from error
-        return found

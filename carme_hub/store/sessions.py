@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, insert, or_, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -57,6 +57,16 @@ class SessionStore:
         ended = (table.c.state == SessionState.ENDED.value, table.c.ended >= since)
         where = (table.c.cluster == cluster, table.c.parent == "", *ended)
         return self._read(select(table).where(*where).order_by(table.c.ended))
+
+    def ran_between(self, cluster: str, since: float, until: float) -> list[Session]:
+        """Return the sessions and companions of a cluster that ran in a time, oldest first."""
+        ran = (table.c.started > 0, table.c.started < until, or_(table.c.ended == 0, table.c.ended >= since))
+        return self._read(select(table).where(table.c.cluster == cluster, *ran).order_by(table.c.created))
+
+    def created_between(self, cluster: str, since: float, until: float) -> list[Session]:
+        """Return the sessions and companions of a cluster that were begun in a time, oldest first."""
+        begun = (table.c.created >= since, table.c.created < until)
+        return self._read(select(table).where(table.c.cluster == cluster, *begun).order_by(table.c.created))
 
     def ended_of(self, user: str, cluster: str, since: float, limit: int) -> list[Session]:
         """Return the sessions of a user that ended after a time, the newest first, without companions."""

@@ -210,7 +210,8 @@ runs = Table(
     Column("value", JSON, nullable=False),
 )
 
-#: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept.
+#: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept, and what
+#: of them says whether it was idle (``domain.activity.evidence``) as long as the hour.
 activity_hour = Table(
     "activity_hour",
     metadata,
@@ -220,6 +221,7 @@ activity_hour = Table(
     Column("cluster", String(64), nullable=False),
     Column("minutes", JSON(none_as_null=True)),
     Column("total", JSON, nullable=False),
+    Column("evidence", Text),
     Index("ix_activity_hour_hour", "cluster", "hour"),
 )
 
@@ -237,7 +239,7 @@ activity_job = Table(
 )
 
 #: What happened to sessions that were idle: "warned" (so many seconds before the end), "here" (its user said so),
-#: "told" and "ended".
+#: "told", "ending", "kept" and "ended" (``store.idle``); ``about``: the action, of an end.
 idle_event = Table(
     "idle_event",
     metadata,
@@ -247,6 +249,7 @@ idle_event = Table(
     Column("at", Float, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("seconds", Integer, nullable=False, default=0),
+    Column("about", JSON(none_as_null=True)),
     Index("ix_idle_event_session", "session", "at"),
     Index("ix_idle_event_at", "cluster", "at"),
 )

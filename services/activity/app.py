@@ -1,4 +1,4 @@
-"""The application of the activity service: it takes the minutes of reporters, keeps them, and serves REST.
+"""The application of the activity service: it takes the minutes of reporters, keeps them, serves REST, and sends mails.
 
 The hub starts it as ``python -m carme_hub.services.activity``. It asks neither Slurm nor the hub for anything.
 """
@@ -10,15 +10,19 @@ from typing import Any
 
 from traitlets.config import Application
 
+from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.activity.recorder import Recorder
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.activity.tokens import KEY, ReporterTokens
+from carme_hub.services.activity.application.notices import IdleNotices, NoticeStores
 from carme_hub.services.activity.application.retention import keep_within
 from carme_hub.services.activity.application.sessions import KnownSessions
 from carme_hub.services.base import CarmeService
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.idle import IdleStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.secrets import shared_secret
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -29,7 +33,7 @@ class ActivityService(CarmeService):
 
     name = "carme-hub-activity"
     folder, title = "activity", "Activity"
-    classes = [CarmeActivity, CarmeSlurm, CarmeStore]
+    classes = [CarmeActivity, CarmeQuotas, CarmeSlurm, CarmeStore]
 
     settings: CarmeActivity
     tokens: ReporterTokens
@@ -37,7 +41,8 @@ class ActivityService(CarmeService):
     store: ActivityStore
     recorder: Recorder
     _engine: Any = None
-    _retention: asyncio.Task[None] | None = None
+    notices: IdleNotices
+    _tasks: tuple[asyncio.Task[None], ...] = ()
 
     def handlers(self) -> list[Any]:
         """Return REST."""
@@ -54,15 +59,28 @@ class ActivityService(CarmeService):
         self.sessions = KnownSessions(SessionStore(self._engine), cluster)
         self.store = ActivityStore(self._engine, cluster)
         self.recorder = Recorder(self.store, self.log)
-        self._retention = asyncio.create_task(
-            keep_within(self.settings, self.store, self.log), name="carme-activity-retention"
+        quotas = CarmeQuotas(parent=self)  # the settings of mail, and the policy's zone
+        policy = PolicyInForce(quotas)
+        self.notices = IdleNotices(
+            quotas,
+            NoticeStores(LedgerStore(self._engine), cluster),
+            IdleStore(self._engine, cluster),
+            SessionStore(self._engine),
+            lambda: policy().zone,
+            self.log,
+        )
+        keeping = keep_within(self.settings, self.store, self.log)
+        self._tasks = (
+            asyncio.create_task(keeping, name="carme-activity-retention"),
+            asyncio.create_task(self.notices.run(), name="carme-idle-notices"),
         )
 
     async def finish(self) -> None:
         """Write what has come."""
-        if self._retention is not None:
-            self._retention.cancel()
-            await asyncio.gather(self._retention, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.recorder.stop()
         if self._engine is not None:
             self._engine.dispose()

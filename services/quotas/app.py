@@ -32,6 +32,7 @@ from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationCache
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.idle import IdleStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -58,6 +59,7 @@ class QuotasService(CarmeService):
     notices: Notices
     messages: MessagesByMail
     sessions: SessionStore
+    idle_events: IdleStore
     disk: DiskReader
     virtual = False
     _engine: Any = None
@@ -83,6 +85,7 @@ class QuotasService(CarmeService):
         client = self.slurm.client()
         self.associations = AssociationCache(client, log=self.log)
         self.sessions = SessionStore(self._engine)
+        self.idle_events = IdleStore(self._engine, self.slurm.cluster)
         self.ledger = Ledger(
             LedgerStore(self._engine, self.audit()),
             self.slurm.cluster,

@@ -19,6 +19,7 @@ from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session
 from carme_hub.domain.wording import duration, gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.home.idle_end import IdleEndNote
 from carme_hub.spawners.home.runs import LiveRun, live_runs
 from carme_hub.spawners.home.use import SessionUse, session_use
 from carme_hub.spawners.hub.shared import HubContext
@@ -38,12 +39,14 @@ class StoredUse:
 
     Attributes:
         measured: whether this hub has sessions measured at all. runs: as a session has sent them.
+        idle_ends: of those that were ended as idle.
     """
 
     measured: bool = False
     uses: Mapping[str, Sequence[JobUse]] = field(default_factory=dict)
     minutes: Mapping[str, Mapping[str, Sequence[Minute]]] = field(default_factory=dict)
     runs: Sequence[Mapping[str, Any]] = ()
+    idle_ends: Mapping[str, IdleEndNote] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,8 @@ def _idle(hub: HubContext, session: Session | None, now: float) -> tuple[str, bo
     left = state.deadline - now
     warned = ends and bool(rule.warn) and left <= max(rule.warn)
     sentence = f"It has been idle since {clock(state.since, now)}."
+    if found.ending:
+        return f"{sentence} It is being put in order now, and then stopped.", True, found.clicks_left
     if ends:
         sentence += f" It is stopped at {clock(state.deadline, now)} if nothing is at work in it until then."
     return sentence, warned, found.clicks_left if ends else 0
@@ -303,16 +308,18 @@ def ended_cards(
         asked = Asked(request.gpus.count, request.cpus, request.memory_mib, request.time_limit, virtual=virtual)
         totals = [use.total for use in stored.uses.get(session.id, ())]
         result = efficiency(asked, totals, seconds) if totals else None
+        note = stored.idle_ends.get(session.id, IdleEndNote())
+        refund = refund_sentence(hub, session) if _was_moved(session) else f" {note.refund}" if note.refund else ""
         found.append(
             EndedCard(
                 title=_title(session.server_name),
                 when=clock(session.ended, now),
                 ran=duration(_rounded(seconds)) if seconds else "",
-                reason=session.end_reason + (refund_sentence(hub, session) if _was_moved(session) else ""),
+                reason=session.end_reason + refund,
                 used=result.sentence if result is not None else "",
                 suggestion=result.suggestion if result is not None else "",
                 facts=tuple(_request_facts(request, profiles, virtual=virtual)),
-                again=again(request),
+                again=note.again(again(request), request),
                 server=session.server_name,
             )
         )

@@ -46,24 +46,25 @@ async def answers(url: str, context: ssl.SSLContext | None, limit: float = 5.0, 
             reader, line = await asyncio.open_connection(parts.hostname, parts.port, ssl=context, limit=MAX_HEAD)
             try:
                 if certificate:
-                    _check(line, certificate)
+                    check_certificate(line, certificate)
                 line.write(request.encode("ascii"))
                 head = await reader.readuntil(b"\r\n\r\n")
             finally:
                 line.transport.abort()  # the body is not needed
     except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return False
-    return 100 <= _status(head) < 500
+    return 100 <= status_of(head) < 500
 
 
-def _check(line: asyncio.StreamWriter, certificate: str) -> None:
+def check_certificate(line: asyncio.StreamWriter, certificate: str) -> None:
+    """Raise ``WrongCertificate`` where a connection shows another certificate than the one with this fingerprint."""
     secured = line.get_extra_info("ssl_object")
     shown = secured.getpeercert(binary_form=True) if secured is not None else None
     if shown is None or fingerprint(shown) != certificate:
         raise WrongCertificate("The certificate shown is not the one of the session")
 
 
-def _status(head: bytes) -> int:
+def status_of(head: bytes) -> int:
     """Return the status of an HTTP answer, 0 if it is not HTTP."""
     version, _, rest = head.partition(b" ")
     code = rest[:3]

@@ -20,6 +20,5 @@ def site_for(hub: HubContext, spawner: Any, owner: Owner) -> Site:
         return site
     app = JupyterHub.instance()
     url = service_url(settings, str(app.public_url), str(app.bind_url), str(spawner.hub.api_url))
-    return replace(
-        site, reporting=Reporting(url, tokens.token, settings.ca_file, settings.interval, settings.nvml_library)
-    )
+    paths = settings.ca_file, settings.interval, settings.nvml_library
+    return replace(site, reporting=Reporting(url, tokens.token, *paths, settings.before_end_text))

@@ -40,12 +40,13 @@ from carme_hub.spawners.form.slots import Slots
 from carme_hub.spawners.hub.administration import administration_of
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
-from carme_hub.spawners.hub.idle import idle_watch
+from carme_hub.spawners.hub.idle.watch import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import flush_wal
+from carme_hub.store.idle import IdleStore
 from carme_hub.store.runs import RunStore
 from carme_hub.store.scaling import CurveStore
 from carme_hub.store.secrets import shared_secret
@@ -90,6 +91,8 @@ class HubContext:
         self._config = config
         #: Ends idle sessions by the policy's rules; None where jobs are not measured.
         self.idle: IdleWatch | None = None
+        #: What happened to idle sessions; None where jobs are not measured.
+        self.idle_events: IdleStore | None = None
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -132,7 +135,8 @@ class HubContext:
         if self.activity_store is not None:
             policy = self.admission.policy if self.admission is not None else PolicyInForce(self._quotas)
             parts = (engine, self.settings.cluster, self.activity_store, self.registry, policy, self._hub_db)
-            self.idle = idle_watch(*parts, self.reconciler.cancel, self.log)
+            self.idle = idle_watch(*parts, self.reconciler.cancel, self.spawner, self.log)
+            self.idle_events = IdleStore(engine, self.settings.cluster)
             self.idle.start()
         self.registry.on_change(self._notify_spawner)
         self.watcher.start()

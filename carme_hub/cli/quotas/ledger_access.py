@@ -43,7 +43,10 @@ _SILENT_LOG = logging.Logger("carme-hub quotas", logging.CRITICAL)
 
 @dataclass
 class LedgerAccess:
-    """One site's open ledger, its Slurm and its users. ``load_open_jobs`` fills ``jobs``: the open jobs with GPUs."""
+    """One site's open ledger, its Slurm and its users. ``load_open_jobs`` fills ``jobs``: the open jobs with GPUs.
+
+    ``engine``: of the database, for further tables.
+    """
 
     config: Config
     settings: CarmeQuotas
@@ -54,6 +57,7 @@ class LedgerAccess:
     ledger: Ledger
     sessions: SessionStore
     jobs: list[Usage] = field(default_factory=list)
+    engine: Any = None
 
     @property
     def zone(self) -> str:
@@ -110,7 +114,8 @@ async def open_ledger(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
     )
     try:
         await prices.load(ledger)
-        yield LedgerAccess(config, settings, slurm, slurm.client(), policy, prices, ledger, SessionStore(engine), jobs)
+        parts = config, settings, slurm, slurm.client(), policy, prices, ledger, SessionStore(engine), jobs
+        yield LedgerAccess(*parts, engine)
     finally:
         engine.dispose()
 

@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from carme_hub.domain.quotas.idle.rules import IdleRule
+from carme_hub.domain.quotas.idle.rules import Action, IdleRule
 
 from .minutes import MINUTE, Minute
 
 #: Seconds by which the newest minute may be behind: it begins up to two minutes before it is sent, and one retry.
 MOST_BEHIND = 240
+#: Seconds after the end that a warning promised, after which it counts no more: its session was not ended then, because
+#: the hub was away or no rule was in force, and nobody expects the end any more.
+WARNING_LASTS = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ def decide(
     warned: Sequence[tuple[float, int]],
     companions: int,
     now: float,
+    watched_since: float = 0.0,
+    at_work: Sequence[float] = (),
 ) -> IdleState:
     """Return what is decided of a session that a rule is for.
 
@@ -106,6 +111,9 @@ def decide(
         clicks: when its user said "still here"; those beyond the rule's number do not count. warned: when its user was
             warned, and of how many seconds before the deadline each was.
         companions: that it has now; a session with one is active.
+        watched_since: since when sessions are looked at without a break. While the hub is away nobody can say to be
+            there, so after that they have the time of the last warning at least.
+        at_work: when its server said that something is at work, which is newer than reports.
     """
     if companions:
         return IdleState("active", because="It has more nodes for its runs.")
@@ -115,10 +123,15 @@ def decide(
         because = f"{tail.because[:1].upper()}{tail.because[1:]}."
         return IdleState("active" if tail.known else "unknown", because=because)
     kept = sorted(clicks)[: rule.still_here]
-    since = max([tail.since, *(click for click in kept if click <= now)])
-    # Warnings of an earlier idle time do not count for this one.
-    given = {seconds: at for at, seconds in sorted(warned) if at >= since}
-    deadline = since + rule.after
+    since = max([tail.since, *(at for at in (*kept, *at_work) if at <= now)])
+    # Warnings of an earlier idle time do not count for this one, nor those whose end has passed without anything.
+    ends = rule.action is not Action.TELL
+    given = {
+        seconds: at
+        for at, seconds in sorted(warned)
+        if at >= since and not (ends and now > at + seconds + WARNING_LASTS)
+    }
+    deadline = max(since + rule.after, watched_since + min(rule.warn, default=0))
     for seconds in rule.warn:
         if seconds in given:
             # Whoever was warned late, by a service that was away, still has the time that the warning promised.

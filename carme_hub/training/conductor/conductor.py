@@ -23,7 +23,7 @@ from carme_hub.training.run import environment, messages, results
 from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.description import rank_label
 from carme_hub.training.run.output import Output
-from carme_hub.training.run.private_files import write_json
+from carme_hub.training.run.private_files import exists, write_json
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import from_json
@@ -103,9 +103,11 @@ class Conductor:
             "resize": _refuse_resize,
             "stacks": lambda _: self._request_stacks(),
             "shell": self._request_shell,
+            "checkpoint": self._request_checkpoint,
             "newest": lambda config: {"lines": self.output.newest(int(config.get("rank", 0)))},
         }
         self._stacks = 0  # how often stacks were asked for
+        self._ends_early = 0.0  # the session is put in order before its end (``server.orderly_end``); 0 = it is not
         self._shells: dict[int, State] = {}  # that ranks are to start, by number
         self._shell_count = 0
         self._asking = threading.Lock()
@@ -201,9 +203,9 @@ class Conductor:
         if now > self._files_checked + FILE_INTERVAL:
             self._files_checked = now
             for how in ("stop", "interrupt"):
-                if _exists(self.run.folder / how):
+                if exists(self.run.folder / how):
                     self.end(how, "The run was stopped from another session.")
-            if not _exists(self.run.folder, unknown=True):
+            if not exists(self.run.folder, unknown=True):
                 self.end("stop", "The folder of the run was deleted.")
             if self._followers < 0 and not self.options.detach and now > self._began + FOLLOW_TIMEOUT:
                 self.end("stop", "Nobody followed the run.")
@@ -224,6 +226,15 @@ class Conductor:
             self._stacks += 1
             self._answer_heartbeats()
             return {"number": self._stacks}
+
+    def _request_checkpoint(self, request: State) -> State:
+        """Tell the ranks that they have so many seconds left; who asked ends the session after that, not this run."""
+        if not hasattr(self, "rendezvous"):
+            raise RequestRefused("The run is starting.")
+        with self._asking:
+            self._ends_early = time.time() + max(1.0, float(request["seconds"]))
+            self._answer_heartbeats()
+        return {"at": self._ends_early}
 
     def _request_shell(self, request: State) -> State:
         """Say where a terminal can listen for a rank; with its port and key have the rank connect; see ``shell``."""
@@ -261,7 +272,7 @@ class Conductor:
     def _answer_heartbeats(self) -> None:
         """Tell all ranks with their next heartbeats what is asked of them; the caller holds ``_asking``."""
         self._shells = {number: each for number, each in self._shells.items() if each["until"] > time.time()}
-        wanted = {"stacks": self._stacks, "shells": list(self._shells.values())}
+        wanted = {"stacks": self._stacks, "shells": list(self._shells.values()), "ends": self._ends_early}
         self.rendezvous.want(messages.BEAT, json.dumps(wanted).encode())
 
     def end(self, how: str, why: str) -> State:
@@ -340,8 +351,8 @@ class Conductor:
     def deadline(self, allocation: Allocation) -> float:
         """Return when the ranks of a job must have ended; 0 = unknown."""
         limit = time.time() + self.options.seconds - (time.monotonic() - (self.started or time.monotonic()))
-        known = [each for each in (allocation.ends, limit if self.options.seconds else 0) if each]
-        return min(known, default=0.0)
+        early = self._ends_early if self._ends_early > time.time() else 0.0
+        return min(filter(None, (allocation.ends, limit if self.options.seconds else 0.0, early)), default=0.0)
 
     def _watch_deadline(self) -> None:
         """Publish the end of the job, which may be extended, to the ranks, and report activity to the hub."""
@@ -383,17 +394,6 @@ class Conductor:
 def error_entry(rank: int | None, node: str, type: str, message: str, traceback: str = "") -> State:
     """Return an error as a field of the state."""
     return {"rank": rank, "node": node, "type": type, "message": message, "traceback": traceback}
-
-
-def _exists(path: Path, *, unknown: bool = False) -> bool:
-    """Return whether a file exists; return ``unknown`` where the home folder does not answer."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return unknown
-    return True
 
 
 def _refuse_resize(_: State) -> NoReturn:

@@ -69,6 +69,8 @@ class Heartbeat:
                 if not last and count % DEADLINE_EVERY == 0 and (answer := self._client.get(BROADCAST, "ends")):
                     deadline.DEADLINE.set(float(answer["at"]))
                 wanted = self._client.put(BEAT, self._number, self._report())
+                if not last and wanted.get("ends", 0) > time.time():  # the session is about to be ended
+                    deadline.DEADLINE.set(float(wanted["ends"]))
                 if self._whereabouts is not None and wanted.get("stacks", 0) > self._stacks:
                     self._stacks = wanted["stacks"]
                     self._whereabouts.write()

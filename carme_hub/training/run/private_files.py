@@ -1,4 +1,4 @@
-"""Writes files that only their owner can read, and that exist either completely or not at all."""
+"""Writes files that only their owner can read, and that exist either completely or not at all; and looks for them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def append(path: Path, documents: Iterable[dict[str, Any]]) -> None:
     """Append JSON documents to a file, one a line."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "a") as file:
         file.writelines(json.dumps(each) + "\n" for each in documents)
+
+
+def exists(path: Path, *, unknown: bool = False) -> bool:
+    """Return whether a file exists; return ``unknown`` where the home folder does not answer."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return unknown
+    return True

@@ -8,6 +8,7 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``POST <base>/carme/runs/<id>`` with ``{"ask": "stop" | "stacks" | "+1" | "-1"}``: ``{"message": …}``.
 - ``GET <base>/carme/runs.css``: the style sheet.
 - ``GET``, ``POST <base>/carme/activity``: what the session uses and what is left of it (``activity``).
+- ``POST <base>/carme/end``: the hub has the session put in order before it ends it (``orderly_end``).
 
 The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 """
@@ -31,6 +32,7 @@ from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 
 from .activity import SessionActivity, kernel_pids
+from .end_handler import EndHandler, orderly_end_of
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 from .upload import INTERVAL, JITTER, RunsUpload
 from .work import INTERVAL as WORK_INTERVAL
@@ -67,6 +69,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, r"carme/profile/([^/]+)/(\d{1,6})"), ProfileHandler, shared),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
+            (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
         ],
     )
 

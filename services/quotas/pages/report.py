@@ -7,13 +7,16 @@ from zoneinfo import ZoneInfo
 
 from tornado.web import HTTPError
 
+from carme_hub.activity.idle.report import idle_report
 from carme_hub.domain import wording
+from carme_hub.domain.activity.given_back import Month
 from carme_hub.services.hub_users import HUB_SILENT, PAGE_MAX_AGE
 from carme_hub.services.quotas.application import reports, view
 from carme_hub.services.quotas.pages.admin import AdminHandler
 from carme_hub.services.quotas.pages.mine import send_csv
 from carme_hub.services.quotas.scopes import READ_ALL
 from carme_hub.store.ledger.report import used_between
+from carme_hub.store.threads import in_store_thread
 
 _BY = {"account": "Account", "group": "Group", "user": "User", "gpu": "GPU type"}
 #: Months in the list; the query of the URL can name older ones.
@@ -49,6 +52,13 @@ class ReportHandler(AdminHandler):
         sums = await self.read(lambda reads: used_between(reads, start, end))
         return month, reports.report(sums, self.by, self.service.settings.price_of_gpu_hour, hub_users.people)
 
+    async def _idle(self, month: str) -> str:
+        """Return what rules on idle sessions did in the month; "" where they did nothing."""
+        service, span = self.service, reports.month_span(month, self.zone)
+        parts = service.idle_events, service.sessions, service.ledger.context.cluster, self.zone
+        found = await in_store_thread(idle_report, *parts, *span)
+        return idle_sentence(found.months[0]) if found.months else ""
+
     @property
     def by(self) -> str:
         """The column by which the report is grouped."""
@@ -75,12 +85,21 @@ class ReportHandler(AdminHandler):
             money=bool(self.service.settings.price_of_gpu_hour),
             currency=self.service.ledger.context.policy().currency,
             zone=self.zone,
+            idle=await self._idle(month),
         )
 
     @staticmethod
     def _shown(row: reports.Row) -> dict[str, object]:
         used, refunded = view.hours(row.amount), view.hours(row.refunded)
         return {"name": row.name, "jobs": row.jobs, "used": used, "refunded": refunded, "cost": row.cost}
+
+
+def idle_sentence(month: Month) -> str:
+    """Return what rules on idle sessions did in a month."""
+    hours = wording.gpu_hours(1000 * month.gpu_seconds)
+    said = [f"{month.warned} sessions were warned", f"{month.kept} times somebody said to be still there"]
+    said.append(f"{month.ended} were ended, which gave back at most {hours}")
+    return f"{', '.join(said)}. False alarms, started again within ten minutes: {month.false_alarms}."
 
 
 class ReportFileHandler(ReportHandler):

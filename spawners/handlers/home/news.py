@@ -16,6 +16,7 @@ from carme_hub.spawners.console.inbox import shown_messages
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
 from carme_hub.spawners.home.cluster_now import cluster_now
+from carme_hub.spawners.home.idle_end import idle_end_notes
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.jobs.ended import EndedLookup, ended_rows
@@ -52,10 +53,13 @@ class SessionLookup(NoticeLookup[SessionNews]):
             open_ids = [each.id for each in hub.registry.open_sessions() if each.user == user.name]
             uses = await in_store_thread(hub.activity_store.jobs, [*open_ids, *(each.id for each in ended)])
             minutes = await in_store_thread(hub.activity_store.minutes, open_ids, now - HOUR)
+            ledger = hub.admission.ledger.context if hub.admission is not None else None
+            parts = hub.idle_events, ledger, hub.registry.cluster, [each.id for each in ended]
+            notes = await idle_end_notes(*parts, virtual=bool(getattr(user.spawner, "virtual", False)))
             by_session: dict[str, list[JobUse]] = {}
             for use in uses:
                 by_session.setdefault(use.session, []).append(use)
-            return SessionNews(StoredUse(True, by_session, minutes, runs), ended)
+            return SessionNews(StoredUse(True, by_session, minutes, runs, notes), ended)
 
         return ask if hasattr(hub, "registry") else None
 

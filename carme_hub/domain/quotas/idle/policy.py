@@ -14,7 +14,7 @@ from carme_hub.domain.quotas.rules import SubjectKind
 _WHO = tuple(who.value for who in SubjectKind)
 KEYS = (
     *("profile", *_WHO, "after", "warn", "gpu_below", "cpu_below", "action", "still_here", "hours"),
-    *("without_gpus", "in_booking"),
+    *("without_gpus", "in_booking", "restart_profile"),
 )
 _NAME = re.compile(r"\*|[^\s*][^\n]{0,254}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
@@ -38,11 +38,12 @@ def read_rule(value: object, where: str) -> IdleRule:
         raise config_error(f"{where}.action", f"say what happens: {', '.join(each.value for each in Action)}")
     action = _action(data["action"], f"{where}.action")
     if action is Action.NONE:
-        for key in ("after", "warn", "gpu_below", "cpu_below", "still_here"):
+        for key in ("after", "warn", "gpu_below", "cpu_below", "still_here", "restart_profile"):
             if key in data:
                 raise config_error(f"{where}.{key}", "the rule is an exemption (action: none); leave it out")
     elif "after" not in data:
         raise config_error(f"{where}.after", 'say how long a session may be idle, such as "60 min"')
+    _check_release(data, action, where)
     after = values.duration(data["after"], f"{where}.after") if "after" in data else _USUAL.after
     if after < SHORTEST:
         raise config_error(f"{where}.after", "give 10 minutes or more: what sessions do is known two minutes later")
@@ -52,9 +53,7 @@ def read_rule(value: object, where: str) -> IdleRule:
         action=action,
         after=after,
         warn=_warnings(data["warn"], f"{where}.warn", after) if "warn" in data else _usual_warnings(after),
-        profile=values.text(data["profile"], f"{where}.profile", _SLUG, "a profile's slug")
-        if "profile" in data
-        else "",
+        profile=_text(data, "profile", where, _SLUG, "a profile's slug"),
         who=who,
         name=values.text(data[subjects[0]], f"{where}.{subjects[0]}", _NAME, 'a name, or "*" for each') if who else "",
         gpu_below=_percent(data, "gpu_below", where, _USUAL.gpu_below),
@@ -66,6 +65,7 @@ def read_rule(value: object, where: str) -> IdleRule:
         end=end,
         without_gpus=values.flag(data, "without_gpus", where),
         in_booking=values.flag(data, "in_booking", where),
+        restart_profile=_text(data, "restart_profile", where, _SLUG, "the slug of a profile without GPUs"),
     )
 
 
@@ -83,7 +83,24 @@ def write_rule(rule: IdleRule) -> dict[str, object]:
     for key in ("without_gpus", "in_booking"):
         if getattr(rule, key):
             found[key] = True
-    return found
+    return found | ({"restart_profile": rule.restart_profile} if rule.restart_profile else {})
+
+
+def _check_release(data: Mapping[str, object], action: Action, where: str) -> None:
+    """Refuse what Slurm cannot do: GPUs leave a job at its end only, so a session without GPUs has none to release."""
+    if action is not Action.RELEASE_GPUS:
+        if "restart_profile" in data:
+            raise config_error(
+                f"{where}.restart_profile", "it belongs to action: release_gpus; leave it out, or change the action"
+            )
+    elif data.get("without_gpus") is True:
+        raise config_error(
+            f"{where}.without_gpus", "a session without GPUs has none to release; write a rule of its own, action: stop"
+        )
+    elif "profile" in data and data["profile"] == data.get("restart_profile"):
+        raise config_error(
+            f"{where}.restart_profile", "it is the profile whose GPUs are released; name one without GPUs"
+        )
 
 
 def _action(value: object, where: str) -> Action:

@@ -35,6 +35,8 @@ class IdleRule:
         begin, end: time of day, in the policy's zone, in which the rule is in force; equal = always.
         without_gpus: whether it is also for sessions that have none.
         in_booking: whether it is for sessions in a booking, and for no others.
+        restart_profile: slug of the profile with which a session whose GPUs were released is started again; "" = the
+            user chooses.
     """
 
     action: Action
@@ -50,6 +52,7 @@ class IdleRule:
     end: time = time()
     without_gpus: bool = False
     in_booking: bool = False
+    restart_profile: str = ""
 
     def in_force(self, now: float, zone: str) -> bool:
         """Return whether the rule is in force at a moment."""
@@ -93,7 +96,12 @@ class Subject:
         return rule.name == "*" or rule.name in names
 
 
+def first_rule(rules: Sequence[IdleRule], subject: Subject, now: float, zone: str) -> IdleRule | None:
+    """Return the rule that is for a session, which may be an exemption; None if none is."""
+    return next((rule for rule in rules if rule.in_force(now, zone) and subject.fits(rule)), None)
+
+
 def rule_for(rules: Sequence[IdleRule], subject: Subject, now: float, zone: str) -> IdleRule | None:
     """Return the rule that counts for a session; None if it may be idle as long as it likes."""
-    found = next((rule for rule in rules if rule.in_force(now, zone) and subject.fits(rule)), None)
+    found = first_rule(rules, subject, now, zone)
     return None if found is None or found.action is Action.NONE else found

@@ -11,6 +11,8 @@ import { runsPart } from "./session-runs.js";
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
 const MINUTES = [30, 10, 2], FULL = 0.9;
+/** Seconds before the end of an idle session at which all documents are saved. */
+const SAVE_SECONDS = [300, 90];
 const GIB = 1024;
 
 const STYLE = `
@@ -89,7 +91,7 @@ export function warnings(view) {
   }
   const idle = state?.idle;
   if (idle?.state === "warn" || (idle?.since && idle.action !== "tell" && idle.deadline - now <= 1200)) {
-    const text = `Nothing is at work in this session, so it is stopped in ${span(idle.deadline - now)}.`;
+    const text = `Nothing is at work in this session, so it is stopped in ${span(idle.deadline - now)}. Documents are saved before.`;
     const step = idle.deadline - now <= 300 ? "late" : "early";
     found.push({ id: `idle-${idle.since}-${step}`, text, actions: idle.clicks_left ? ["here", "save"] : ["save"] });
   }
@@ -104,6 +106,16 @@ export function warnings(view) {
     found.push({ id: "memory-full", text, actions: ["panel", "save"], again: true });
   }
   return found;
+}
+
+/** Return the name of the save that is due before an idle session is stopped; "" = none. Only a browser has what was not
+    saved, so it saves when the last warning comes, and once more shortly before the end. */
+export function dueSave(view) {
+  const idle = view?.state?.idle;
+  if (!idle?.since || !["stop", "release_gpus"].includes(idle.action)) return "";
+  const left = idle.deadline - view.now;
+  if (left > SAVE_SECONDS[0]) return "";
+  return `${idle.since}-${idle.deadline}-${left > SAVE_SECONDS[1] ? "warned" : "end"}`;
 }
 
 /** Remembers in all tabs of a session which warnings were shown. What comes `again` may be shown once an hour. */
@@ -356,6 +368,18 @@ export async function activityPlugin({ library, has, element }) {
       }
     }
 
+    let saved = "";
+    async function saveInTime() {
+      const due = dueSave(view);
+      if (!due || due === saved) return;
+      saved = due;
+      try {
+        await deeds.save();
+      } catch (error) {
+        console.warn("carme-hub: not all documents are saved", error);
+      }
+    }
+
     async function look() {
       clearTimeout(timer);
       if (!asking) {
@@ -367,6 +391,7 @@ export async function activityPlugin({ library, has, element }) {
           bar.node.hidden = !button.textContent;
           if (panel.isVisible) panel.show(view, (await request("", {}, "runs").catch(() => ({}))).runs);
           warn();
+          saveInTime();
         } catch {
           button.textContent = view ? `${statusText(view)} (?)` : "";
           button.title = "The server does not answer, so this may be out of date";
@@ -374,7 +399,8 @@ export async function activityPlugin({ library, has, element }) {
           asking = false;
         }
       }
-      timer = setTimeout(look, document.hidden ? HIDDEN : panel.isVisible ? OPEN : VISIBLE);
+      // A hidden tab looks once a minute; before the end of an idle session it looks in time to save.
+      timer = setTimeout(look, document.hidden && !dueSave(view) ? HIDDEN : panel.isVisible ? OPEN : VISIBLE);
     }
 
     app.commands.addCommand(command, {

@@ -14,6 +14,7 @@ from carme_hub.domain.quotas.group_names import person_in
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.sessions.registry import SessionRegistry
+from carme_hub.spawners.hub.idle.orderly_end import put_in_order
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.idle import IdleStore
 
@@ -47,14 +48,16 @@ def idle_watch(
     policy: Callable[[], Policy],
     hub_db: Callable[[], Any],
     cancel: Callable[[str, str], Awaitable[None]],
+    spawner: Callable[[str], Any],
     log: logging.Logger,
 ) -> IdleWatch:
-    """Return the watch of a hub; nothing runs yet."""
+    """Return the watch of a hub; nothing runs yet. ``spawner``: of a session, None where JupyterHub has none."""
     hub = Surroundings(
         policy=policy,
         sessions=registry.open_sessions,
         companions=lambda id: len(registry.companions_of(id)),
         person=People(hub_db).person,
         cancel=cancel,
+        put_in_order=lambda session, key: put_in_order(spawner(session.id), session, key, log),
     )
     return IdleWatch(activity, IdleStore(engine, cluster), hub, log)
