@@ -20,6 +20,8 @@ from .usage_files import curve, newest_sample
 
 #: Seconds for which the hub's answer is passed on, and for its answer; seconds and points of a curve.
 HUB_AGE, TIME_LIMIT, CURVE_SECONDS, CURVE_POINTS = 60.0, 10.0, 3600.0, 120
+#: Seconds until the hub has seen in Slurm what it has changed there.
+LOOK_AGE = 20.0
 #: What the hub may be asked for.
 EXTEND, HERE = "extend", "here"
 
@@ -90,6 +92,7 @@ class SessionActivity:
         from carme_hub.training.session.companions import NoHub, Refused
 
         what, minutes = body.get("do"), body.get("minutes")
+        answer: Mapping[str, Any] = {}
         if what not in (EXTEND, HERE) or (what == EXTEND and type(minutes) is not int):
             raise ValueError('Send {"do": "extend", "minutes": N} or {"do": "here"}.')
         try:
@@ -107,6 +110,10 @@ class SessionActivity:
             done, message = False, "The hub does not answer. It is not known whether it was done."
         with self._lock:
             self._asked_at = float("-inf")
+            if done and what == EXTEND and self._state is not None and "ends" in answer:
+                # The hub's next look at Slurm is some seconds away; until then it would tell the time before.
+                self._state = {**self._state, "ends": answer["ends"], "said": answer.get("said", "")}
+                self._asked_at = self._clock() - HUB_AGE + LOOK_AGE
         return {"done": done, "message": message}
 
 

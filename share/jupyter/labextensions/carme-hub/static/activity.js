@@ -8,6 +8,8 @@ import { runsPart } from "./session-runs.js";
 
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
+/** Milliseconds for which an answer is shown. */
+const TELL = 8000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
 const MINUTES = [30, 10, 2], FULL = 0.9;
 const GIB = 1024;
@@ -336,10 +338,12 @@ export async function activityPlugin({ library, has, element }) {
     };
     const panel = new Panel(act);
 
+    // Without a time it is in the notification center only.
+    const tell = ({ message }) => Notification.info(message, { autoClose: TELL });
     const words = { save: "Save all", here: "I am still here", panel: "Show" };
     const deeds = {
-      extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(({ message }) => Notification.info(message)),
-      here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
+      extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(tell),
+      here: () => act.ask({ do: "here" }).then(tell),
       save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
       panel: () => app.commands.execute(command),
     };
