@@ -199,7 +199,7 @@ export async function activityPlugin({ library, has, element }) {
       this._message.textContent = text;
     }
 
-    show(view, runs) {
+    render(view, runs) {
       const rows = [];
       const curves = view.curve ?? { at: [], cpu: [], memory: [], gpus: [] };
       (view.used?.gpus ?? []).forEach((gpu, number) => {
@@ -366,7 +366,7 @@ export async function activityPlugin({ library, has, element }) {
           shown ??= new Shown(view.state?.session ?? settings.baseUrl);
           button.textContent = statusText(view);
           bar.node.hidden = !button.textContent;
-          if (panel.isVisible) panel.show(view, (await request("", {}, "runs").catch(() => ({}))).runs);
+          if (panel.isVisible) panel.render(view, (await request("", {}, "runs").catch(() => ({}))).runs);
           warn();
         } catch {
           button.textContent = view ? `${statusText(view)} (?)` : "";
