@@ -46,7 +46,7 @@ def test_a_session_is_seen_at_work_and_is_given_more_time_inside_jupyterlab(
     log_in(home, hub, "alice", "home")
     card = home.locator("section.carme-session")
     expect(card).to_have_count(1)
-    # A minute is sent after its end, and the stream brings it without a reload. It was used for a part of the first one.
+    # A minute is sent after its end, and the stream brings it without a reload. In the first it was used for a part.
     expect(card).to_contain_text(re.compile(r"[1-8]\d %, 12 GiB of 40 GiB"), timeout=150_000)
     expect(card).to_contain_text(re.compile("virtual", re.IGNORECASE))
     screenshots(home, "home-session", dark=True)

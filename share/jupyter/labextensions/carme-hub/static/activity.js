@@ -28,8 +28,7 @@ const STYLE = `
 .carme-use-row polyline { fill: none; stroke: var(--jp-brand-color1); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 .carme-activity .carme-buttons { display: flex; flex-wrap: wrap; gap: 6px; margin: 4px 0; }
 .carme-activity .carme-dim button { padding: 1px 6px; }
-.carme-activity button { padding: 4px 10px; border: 1px solid var(--jp-border-color1); border-radius: 2px; background: var(--jp-layout-color1);
-  color: var(--jp-ui-font-color1); cursor: pointer; }
+.carme-activity button { padding: 4px 10px; border: 1px solid var(--jp-border-color1); border-radius: 2px; background: none; color: inherit; }
 .carme-activity button:hover { background: var(--jp-layout-color2); }
 .carme-activity :is(a, button):focus-visible { outline: 2px solid var(--jp-brand-color1); }
 .carme-activity a { color: var(--jp-content-link-color); text-decoration: underline; }
