@@ -21,6 +21,8 @@ from .usage_files import curve, newest_sample
 
 #: Seconds for which the hub's answer is passed on, and for its answer; seconds and points of a curve.
 HUB_AGE, TIME_LIMIT, CURVE_SECONDS, CURVE_POINTS = 60.0, 10.0, 3600.0, 120
+#: Seconds until the hub has seen in Slurm what it has changed there.
+LOOK_AGE = 20.0
 #: What the hub may be asked for.
 EXTEND, HERE, SEEN = "extend", "here", "seen"
 _ID = re.compile("[0-9a-f-]{36}")
@@ -92,6 +94,7 @@ class SessionActivity:
         from carme_hub.training.session.companions import NoHub, Refused
 
         what, minutes, id = body.get("do"), body.get("minutes"), body.get("message")
+        answer: Mapping[str, Any] = {}
         valid = {EXTEND: type(minutes) is int, HERE: True, SEEN: isinstance(id, str) and bool(_ID.fullmatch(id))}
         if not isinstance(what, str) or not valid.get(what):
             raise ValueError('Send {"do": "extend", "minutes": N}, {"do": "here"} or {"do": "seen", "message": ID}.')
@@ -113,6 +116,10 @@ class SessionActivity:
             done, message = False, "The hub does not answer. It is not known whether it was done."
         with self._lock:
             self._asked_at = float("-inf")
+            if done and what == EXTEND and self._state is not None and "ends" in answer:
+                # The hub's next look at Slurm is some seconds away; until then it would tell the time before.
+                self._state = {**self._state, "ends": answer["ends"], "said": answer.get("said", "")}
+                self._asked_at = self._clock() - HUB_AGE + LOOK_AGE
         return {"done": done, "message": message}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from carme_hub.node.report import Ring
 from carme_hub.training.server import activity
-from carme_hub.training.server.activity import HUB_AGE, SessionActivity, kernel_pids
+from carme_hub.training.server.activity import HUB_AGE, LOOK_AGE, SessionActivity, kernel_pids
 from carme_hub.training.server.usage_files import curve, newest_sample
 from carme_hub.training.session.companions import Hub, NoHub, Refused
 
@@ -149,6 +149,19 @@ def test_buttons_ask_the_hub_and_the_next_view_is_new(session: Session) -> None:
     count = len(session.asked)
     session.activity.view(with_curve=False)
     assert len(session.asked) == count + 1
+
+
+def test_more_time_is_shown_at_once_although_the_hub_has_not_seen_it_in_slurm_yet(session: Session) -> None:
+    before = session.activity.view(with_curve=False)["state"]
+    session.answer = {"ends": NOW + 2400, "said": "14:53"}
+    session.activity.do({"do": "extend", "minutes": 30})
+    session.answer = before
+    session.now += LOOK_AGE - 1
+    found = session.activity.view(with_curve=False)["state"]
+    assert (found["ends"], found["said"], found["idle"]) == (NOW + 2400, "14:53", before["idle"])
+    session.answer = {**before, "ends": NOW + 2401}
+    session.now += 2
+    assert session.activity.view(with_curve=False)["state"]["ends"] == NOW + 2401
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import { runsPart } from "./session-runs.js";
 
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
+/** Milliseconds for which an answer is shown. */
+const TELL = 8000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
 const MINUTES = [30, 10, 2], FULL = 0.9;
 /** Seconds before the end of an idle session at which all documents are saved. */
@@ -29,7 +31,10 @@ const STYLE = `
 .carme-use-row polyline { fill: none; stroke: var(--jp-brand-color1); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 .carme-activity .carme-buttons { display: flex; flex-wrap: wrap; gap: 6px; margin: 4px 0; }
 .carme-activity .carme-dim button { padding: 1px 6px; }
-.carme-activity button { padding: 4px 10px; }
+.carme-activity button { padding: 4px 10px; border: 1px solid var(--jp-border-color1); border-radius: 2px; background: none; color: inherit; }
+.carme-activity button:hover { background: var(--jp-layout-color2); }
+.carme-activity :is(a, button):focus-visible { outline: 2px solid var(--jp-brand-color1); }
+.carme-activity a { color: var(--jp-content-link-color); text-decoration: underline; }
 `;
 
 /** Return MiB as GiB. */
@@ -210,7 +215,7 @@ export async function activityPlugin({ library, has, element }) {
       this._message.textContent = text;
     }
 
-    show(view, runs) {
+    render(view, runs) {
       const rows = [];
       const curves = view.curve ?? { at: [], cpu: [], memory: [], gpus: [] };
       (view.used?.gpus ?? []).forEach((gpu, number) => {
@@ -349,10 +354,12 @@ export async function activityPlugin({ library, has, element }) {
     };
     const panel = new Panel(act);
 
+    // Without a time it is in the notification center only.
+    const tell = ({ message }) => Notification.info(message, { autoClose: TELL });
     const words = { save: "Save all", here: "I am still here", panel: "Show", seen: "Seen", read: "Read it" };
     const deeds = {
-      extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(({ message }) => Notification.info(message)),
-      here: () => act.ask({ do: "here" }).then(({ message }) => Notification.info(message)),
+      extend: () => act.ask({ do: "extend", minutes: firstMore(view).minutes }).then(tell),
+      here: () => act.ask({ do: "here" }).then(tell),
       save: () => app.commands.hasCommand("docmanager:save-all") && app.commands.execute("docmanager:save-all"),
       panel: () => app.commands.execute(command),
       seen: ({ message }) => act.ask({ do: "seen", message }),
@@ -389,7 +396,7 @@ export async function activityPlugin({ library, has, element }) {
           shown ??= new Shown(view.state?.session ?? settings.baseUrl);
           button.textContent = statusText(view);
           bar.node.hidden = !button.textContent;
-          if (panel.isVisible) panel.show(view, (await request("", {}, "runs").catch(() => ({}))).runs);
+          if (panel.isVisible) panel.render(view, (await request("", {}, "runs").catch(() => ({}))).runs);
           warn();
           saveInTime();
         } catch {
