@@ -79,7 +79,7 @@ def rows_of(
     """Return rows of chosen jobs: each with the id that was asked for, its live jobs, and its session of the hub's."""
     return [
         _array_row(id, jobs, snapshot, now, virtual=virtual)
-        if jobs[0].array and not jobs[0].tasks.isdigit() or len(jobs) > 1
+        if (jobs[0].array and not jobs[0].tasks.isdigit()) or len(jobs) > 1
         else replace(_row(jobs[0], own, snapshot, now, virtual=virtual), id=id)
         for id, jobs, own in named
         if jobs

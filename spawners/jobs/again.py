@@ -22,8 +22,8 @@ from carme_hub.spawners.hub.shared import HubContext
 
 _OFF = "Jobs are not submitted again from here. Use sbatch in a terminal."
 _NO_SCRIPT = (
-    "Slurm does not have the script of this job any more: it forgets a job some minutes after its end, and its accounting "
-    "stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
+    "Slurm does not have the script of this job any more: it forgets a job some minutes after its end, and its "
+    "accounting stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
 )
 _NO_LINES = (
     "slurmrestd does not read the script's #SBATCH lines: what is not listed above as an option is not as it was."
@@ -68,7 +68,7 @@ class Submissions:
         """Submit a job of a user again, and return the new job's number; with the same key only once.
 
         Raises:
-            CannotSubmitAgain: it cannot be, or Slurm refuses it. SlurmUnreachable: it is unknown whether it was submitted.
+            CannotSubmitAgain: it cannot be, or Slurm refuses it. SlurmUnreachable: it may be submitted or not.
         """
         async with self._locks.setdefault((user, key), asyncio.Lock()) if key else asyncio.Lock():
             asked = f"{target} {tasks}"

@@ -125,7 +125,9 @@ class EndedLookup(NoticeLookup[Sequence[EndedJob]]):
             if before is not None and now - before[0] < (FRESH if before[1] == live else AT_LEAST):
                 return before[2]
             found = await hub.own_jobs.ended(user.name, time.time() - DAYS * 86400)
-            kept = sorted((job for job in found if job.phase is Phase.TERMINAL), key=lambda job: job.end)[-MOST_RECORDS:]
+            kept = sorted((job for job in found if job.phase is Phase.TERMINAL), key=lambda job: job.end)[
+                -MOST_RECORDS:
+            ]
             if len(self._known) >= MOST_USERS:
                 self._known.pop(next(iter(self._known)))
             self._known[user.name] = (now, live, kept)

@@ -34,8 +34,8 @@ WORDS = {
     ),
     Act.REQUEUE: (
         "Put jobs back into the queue?",
-        "They end now and start again from their beginning, when there is a place. What they have not written to a file is "
-        "lost; output of before is kept or overwritten as the job was submitted (--open-mode).",
+        "They end now and start again from their beginning, when there is a place. What they have not written to a "
+        "file is lost; output of before is kept or overwritten as the job was submitted (--open-mode).",
         "Put back",
         "Put jobs back",
     ),

@@ -1,4 +1,4 @@
-"""One job of the visitor's own: what it is, what it waits for, its tasks, and what can be done: ``/hub/carme/jobs/one``.
+"""One job of the visitor's own: what it is, its tasks, and what can be done to it: ``/hub/carme/jobs/one``.
 
 It is there for jobs in the queue, and for jobs that have ended and are in Slurm's accounting.
 """
@@ -81,9 +81,7 @@ class OneJobHandler(BaseHandler):
         return rows_of(named, hub.watcher.latest, now, virtual=virtual)
 
 
-def facts(
-    found: Chosen, details: JobDetails | None, record: EndedJob | None, now: float
-) -> list[tuple[str, str]]:
+def facts(found: Chosen, details: JobDetails | None, record: EndedJob | None, now: float) -> list[tuple[str, str]]:
     """Return what is known of a job, as names and texts."""
     known: list[tuple[str, str]] = []
     if found.jobs:

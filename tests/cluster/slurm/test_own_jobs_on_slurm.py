@@ -1,10 +1,9 @@
-"""Users act on jobs of their own on a real Slurm, in each of the three ways: an array of the command line, two people."""
+"""Users act on jobs of their own on a real Slurm, in each of the three ways, and on nobody else's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pwd
 import time
 from collections.abc import AsyncIterator
@@ -177,7 +176,7 @@ async def test_the_output_is_read_as_its_owner(hub: HubOfOneWay, quiet: Cluster)
         await hub.own_jobs.file("bob", {"path": place.path, "offset": 0, "length": 10})
     assert caught.value.reason == "denied"
     secret = HOME / f"link-{number}.out"
-    os.symlink("/etc/shadow", secret)
+    secret.symlink_to("/etc/shadow")
     with pytest.raises(FileNotRead) as caught:
         await hub.own_jobs.file("alice", {"path": str(secret), "offset": 0, "length": 10})
     assert caught.value.reason == "denied"

@@ -104,9 +104,7 @@ def _limit_refusal(jobs: Sequence[Job], minutes: int, now: float) -> str:
     return ""
 
 
-def outcome(
-    act: Act, before: Sequence[Job], after: Sequence[Job], *, complaint: str = "", minutes: int = 0
-) -> Outcome:
+def outcome(act: Act, before: Sequence[Job], after: Sequence[Job], *, complaint: str = "", minutes: int = 0) -> Outcome:
     """Return what became of an act.
 
     Args:
@@ -118,7 +116,7 @@ def outcome(
         return Outcome("info", "has ended meanwhile.", False)
     if not left:
         return Outcome("success", _DONE[act].format(minutes=minutes), True)
-    why = said(complaint, act)
+    why = said(complaint)
     if len(left) < len(after):
         return Outcome("warning", f"{_DONE[act].format(minutes=minutes)[:-1]}, but not all of it: {why}", True)
     if act is Act.HOLD and all(job.phase in _LIVE for job in left):
@@ -147,7 +145,7 @@ def _undone(act: Act, before: Sequence[Job], after: Sequence[Job], minutes: int)
     if act is Act.REQUEUE:
         restarts = {_key(job): job.restarts for job in before}
         return [job for job in after if job.phase in _LIVE and job.restarts <= restarts.get(_key(job), -1)]
-    return [job for job in after if job.phase is not Phase.ENDING and job.time_limit > minutes or not job.time_limit]
+    return [job for job in after if (job.phase is not Phase.ENDING and job.time_limit > minutes) or not job.time_limit]
 
 
 def _key(job: Job) -> object:
@@ -155,7 +153,7 @@ def _key(job: Job) -> object:
     return (job.array, job.tasks) if job.array else job.id
 
 
-def said(complaint: str, act: Act) -> str:
+def said(complaint: str) -> str:
     """Return a complaint of Slurm's as a sentence."""
     for words, sentence in _COMPLAINTS:
         if words in complaint.lower():

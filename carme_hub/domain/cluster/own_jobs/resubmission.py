@@ -51,7 +51,9 @@ class Resubmission:
         Raises:
             CannotSubmitAgain: they are no list of tasks.
         """
-        if not is_task_list(tasks.partition("%")[0]) or not re.fullmatch(r"(?:%\d{1,7})?", tasks[len(tasks.partition("%")[0]) :]):
+        if not is_task_list(tasks.partition("%")[0]) or not re.fullmatch(
+            r"(?:%\d{1,7})?", tasks[len(tasks.partition("%")[0]) :]
+        ):
             raise CannotSubmitAgain("Tasks are numbers and ranges, such as 0-9 or 3,5-8%2.", reason="wrong-tasks")
         return replace(self, options={**self.options, "array": tasks})
 
@@ -87,14 +89,14 @@ def resubmission(job: JobDetails, script: str, *, from_accounting: bool = False)
         "Variables that were set in the shell from which it was submitted are not known, so it starts without them: "
         "modules and environments must be loaded by the script."
     ]
-    options = {name: value for name, value in _options(job, script, notes, from_accounting).items() if value is not None}
+    options = {
+        name: value for name, value in _options(job, script, notes, from_accounting).items() if value is not None
+    }
     arguments = _arguments(job, script, notes)
     return Resubmission(job.user, script, options, arguments, tuple(notes))
 
 
-def _options(
-    job: JobDetails, script: str, notes: list[str], from_accounting: bool
-) -> dict[str, str | None]:
+def _options(job: JobDetails, script: str, notes: list[str], from_accounting: bool) -> dict[str, str | None]:
     found: dict[str, str | None] = {"job-name": job.name}
     for name in ("account", "partition", "qos", "reservation", "constraint", "licenses"):
         value = getattr(job, name)
@@ -164,7 +166,7 @@ def _has(script: str, *options: str) -> bool:
         if words and words[0] == "#SBATCH":
             for word in words[1:]:
                 name = word.lstrip("-").partition("=")[0]
-                if word.startswith("-") and (name in options or name[:1] in options and not word.startswith("--")):
+                if word.startswith("-") and (name in options or (name[:1] in options and not word.startswith("--"))):
                     return True
         elif line.strip() and not line.lstrip().startswith("#"):
             return False

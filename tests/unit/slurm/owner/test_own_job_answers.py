@@ -1,4 +1,4 @@
-"""What squeue and sacct say of one user's jobs is understood, or is no answer; a body of slurmrestd is what it means."""
+"""What squeue and sacct say of one user's jobs is understood, or is no answer; so is a body of slurmrestd."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ async def test_details_of_a_job(forged: ForgedSlurm, jobs: OwnJobs) -> None:
 
 async def test_details_of_tasks(forged: ForgedSlurm, jobs: OwnJobs) -> None:
     one = {"ArrayJobID": "130", "STDOUT": "/home/alice/slurm-130_1.out"}
-    forged.say("squeue", row(ArrayTaskID="3-9%2", ArrayJobID="130") + row(JobID="131", ArrayTaskID="1", State="RUNNING", **one))
+    forged.say(
+        "squeue", row(ArrayTaskID="3-9%2", ArrayJobID="130") + row(JobID="131", ArrayTaskID="1", State="RUNNING", **one)
+    )
     whole = await jobs.details("alice", Target(130))
     assert whole is not None
     assert (whole.array, whole.task, whole.id) == (130, "1,3-9%2", 130)
@@ -114,7 +116,9 @@ async def test_records_have_what_their_steps_used(forged: ForgedSlurm, jobs: Own
 
 
 async def test_tasks_of_an_array_in_accounting(forged: ForgedSlurm, jobs: OwnJobs) -> None:
-    tasks = [record(JobID=f"20_{n}", JobIDRaw=str(30 + n)) for n in range(3)] + [record(JobID="20_[3-9%2]", JobIDRaw="20", Start="Unknown", End="Unknown", State="PENDING")]
+    tasks = [record(JobID=f"20_{n}", JobIDRaw=str(30 + n)) for n in range(3)] + [
+        record(JobID="20_[3-9%2]", JobIDRaw="20", Start="Unknown", End="Unknown", State="PENDING")
+    ]
     forged.say("sacct", HEADER + "".join(tasks))
     whole = await jobs.record("alice", Target(20))
     assert whole is not None
@@ -125,7 +129,11 @@ async def test_tasks_of_an_array_in_accounting(forged: ForgedSlurm, jobs: OwnJob
 
 
 async def test_an_answer_of_sacct_that_is_none(forged: ForgedSlurm, jobs: OwnJobs) -> None:
-    for out, err in (("", ""), ("x", ""), (HEADER, "sacct: error: Problem talking to the database: Connection refused")):
+    for out, err in (
+        ("", ""),
+        ("x", ""),
+        (HEADER, "sacct: error: Problem talking to the database: Connection refused"),
+    ):
         forged.say("sacct", out, err=err)
         with pytest.raises(SlurmUnreachable):
             await jobs.ended("alice", 0)

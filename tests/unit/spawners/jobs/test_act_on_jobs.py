@@ -42,7 +42,9 @@ async def test_each_job_is_told_in_words(hub: HubWithJobs, slurm: SlurmThatActs)
     assert slurm.done == [("alice", "hold", "6")]
 
 
-async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(hub: HubWithJobs, slurm: SlurmThatActs) -> None:
+async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(
+    hub: HubWithJobs, slurm: SlurmThatActs
+) -> None:
     for each in Act:
         found = await act(hub, each, "9", "10", "9_1", "8", "99", minutes=5)
         assert [result.text for result in found] == ["has ended already, or is not yours."] * 5

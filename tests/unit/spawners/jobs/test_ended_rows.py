@@ -31,7 +31,9 @@ def test_failures_are_said_and_never_called_a_session() -> None:
         "NODE_FAIL": None,
         "DEADLINE": None,
     }
-    found = {state: ended_rows([replace(RECORD, state=state, exit_code=code)], NOW)[0][0] for state, code in ends.items()}
+    found = {
+        state: ended_rows([replace(RECORD, state=state, exit_code=code)], NOW)[0][0] for state, code in ends.items()
+    }
     assert found["FAILED"].said == "Its exit code is 3."
     assert "time limit" in found["TIMEOUT"].said
     assert "memory" in found["OUT_OF_MEMORY"].said

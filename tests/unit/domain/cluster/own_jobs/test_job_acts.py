@@ -48,7 +48,15 @@ def test_a_refusal_says_why(act: Act, job: Job, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("job", "minutes", "words"),
-    [(RUNS, 120, "only be lowered"), (RUNS, 121, "only be lowered"), (RUNS, 50, "50 minutes already"), (RUNS, 51, ""), (RUNS, 0, "one minute"), (WAITS, 1, ""), (replace(WAITS, time_limit=0), 5, "")],
+    [
+        (RUNS, 120, "only be lowered"),
+        (RUNS, 121, "only be lowered"),
+        (RUNS, 50, "50 minutes already"),
+        (RUNS, 51, ""),
+        (RUNS, 0, "one minute"),
+        (WAITS, 1, ""),
+        (replace(WAITS, time_limit=0), 5, ""),
+    ],
 )
 def test_a_time_limit_goes_down_and_never_below_what_has_passed(job: Job, minutes: int, words: str) -> None:
     found = refusal(Act.LIMIT, [job], minutes=minutes, now=NOW)

@@ -56,7 +56,9 @@ async def get(browser: Browser, path: str, **asked: Any) -> tuple[int, str]:
 
 
 async def post(browser: Browser, path: str, **fields: Any) -> tuple[int, str]:
-    data = {name: [str(each) for each in value] if isinstance(value, list) else str(value) for name, value in fields.items()}
+    data = {
+        name: [str(each) for each in value] if isinstance(value, list) else str(value) for name, value in fields.items()
+    }
     status, text, _ = await browser.post(path, data)  # type: ignore[arg-type]
     return status, " ".join(html.unescape(text).split())
 

@@ -29,7 +29,8 @@ ENDED = replace(RUNS, id=10, phase=Phase.TERMINAL, state="COMPLETED")
 SCRIPT = "#!/bin/bash\n#SBATCH --mem=1G\necho <done>\n"
 RECORD = EndedJob(
     20, "past.sh", "alice", "COMPLETED", Phase.TERMINAL, 100.0, 200.0, 3800.0, gpus=Gpus("a100", 1), cpus=4,
-    memory_mib=16384, minutes=120, cpu_seconds=3600.0, peak_mib=1000, folder="/home/alice", submit_line="sbatch past.sh",
+    memory_mib=16384, minutes=120, cpu_seconds=3600.0, peak_mib=1000, folder="/home/alice",
+    submit_line="sbatch past.sh",
 )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ class SlurmThatActs:
 
     async def details(self, user: str, target: Target) -> JobDetails | None:
         self._ask("details")
-        for job in self.jobs.values():
+        for job in sorted(self.jobs.values(), key=lambda each: each.state != "PENDING"):
             if job.user == user and target.meets(job):
                 return JobDetails(
                     *(job.id, user, job.name, job.state, job.array, job.tasks),
@@ -152,9 +153,7 @@ class HubWithJobs:
         self.sessions = sessions
         self.ended: list[str] = []
         self.settings = SimpleNamespace(submit_again=True)
-        self.log = SimpleNamespace(
-            warning=lambda *_: None, info=lambda *_: None, debug=lambda *_: None
-        )
+        self.log = SimpleNamespace(warning=lambda *_: None, info=lambda *_: None, debug=lambda *_: None)
         self.watcher = SimpleNamespace(fresh=self._fresh)
         self.registry = SimpleNamespace(
             open_sessions=lambda: self.sessions,
