@@ -26,7 +26,8 @@ _NO_SCRIPT = (
     "accounting stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
 )
 _NO_LINES = (
-    "slurmrestd does not read the script's #SBATCH lines: what is not listed above as an option is not as it was."
+    "slurmrestd does not read the script's #SBATCH lines: what is not listed above as an option is not as it was. "
+    "Arguments are set by a line that is added to the script."
 )
 #: Seconds for which the number of a job is kept for its key, and how many.
 KEPT, MOST_KEYS = 86400.0, 10_000
@@ -59,6 +60,8 @@ class Submissions:
                 job = details_of(record)
             if job is not None and job.batch:
                 script = await hub.own_jobs.stored_script(user, number)
+        elif job is not None and job.memory and not job.memory_per_cpu:
+            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(number))
         if job is None or (job.batch and not script):
             raise CannotSubmitAgain(_NO_SCRIPT)
         found = resubmission(job, script, from_accounting=forgotten)

@@ -85,6 +85,12 @@ class OwnJobs:
             return first
         return replace(first, task=joined(job.task for job in found))
 
+    async def memory_is_per_cpu(self, number: int) -> bool:
+        """Return whether a job's memory was asked for per CPU, which squeue 22.05 does not tell apart."""
+        answer = await self._commands.query("scontrol", "show", "job", "--oneliner", str(number))
+        # A name could contain the words: its user misleads nobody else.
+        return answer.code == 0 and " MinMemoryCPU=" in answer.out
+
     async def script(self, user: str, number: int) -> str:
         """Return the script of a job that the controller knows, "" if it has none."""
         answer = await self._owner.run(user, "scontrol", "write", "batch_script", str(number), "-")

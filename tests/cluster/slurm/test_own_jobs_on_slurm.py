@@ -15,9 +15,10 @@ import pytest
 import pytest_asyncio
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, submitter
 
+from carme_hub.domain.activity.accounted import efficiency_of
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.own_jobs.acts import Act
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob, efficiency_of
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.cluster.own_jobs.targets import Target, target_of
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.cli.client import SlurmCli

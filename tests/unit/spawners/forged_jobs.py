@@ -97,6 +97,7 @@ class SlurmThatActs:
                     command=f"/home/{user}/{job.name}",
                     folder=f"/home/{user}",
                     minutes=60,
+                    memory="1G",
                 )
         return None
 
@@ -107,6 +108,9 @@ class SlurmThatActs:
     async def ended(self, user: str, since: float, until: float = 0.0) -> tuple[EndedJob, ...]:
         self._ask("ended")
         return tuple(each for each in self.records if each.user == user)
+
+    async def memory_is_per_cpu(self, _number: int) -> bool:
+        return True
 
     async def script(self, user: str, number: int) -> str:
         self._ask("script")

@@ -124,7 +124,7 @@ def _options(job: JobDetails, script: str, notes: list[str], from_accounting: bo
         found["chdir"] = job.folder
     for name in ("output", "error", "input"):
         value = getattr(job, name)
-        if value in _NO_VALUE or (name == "input" and value == "/dev/null"):
+        if value in _NO_VALUE or (name, value) in (("input", "/dev/null"), ("error", job.output)):
             continue
         pattern = with_patterns(value, job)
         if name != "output" or pattern not in _default_outputs(job):

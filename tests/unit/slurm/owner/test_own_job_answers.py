@@ -165,7 +165,8 @@ JOB = Resubmission(
 def test_the_body_without_types() -> None:
     found = body(JOB, "/home/alice", typed=False)
     job: dict[str, Any] = found["job"]
-    assert found["script"] == "#!/bin/sh\n"
+    assert found["script"] == "#!/bin/sh\nset -- a b\n"
+    assert "argv" not in job, "slurmrestd 22.05 dies of it"
     assert (job["time_limit"], job["nodes"], job["memory_per_node"], job["gres"]) == (90, [2, 2], 3072, "gpu:a100:2")
     assert (job["requeue"], job["array"], job["environment"]["HOME"]) == (True, "0-3%2", "/home/alice")
 
@@ -176,6 +177,14 @@ def test_the_body_with_types() -> None:
     assert (job["minimum_nodes"], job["maximum_nodes"], job["tres_per_node"]) == (2, 2, "gres/gpu:a100:2")
     assert job["argv"][1:] == ["a", "b"]
     assert "HOME=/home/alice" in job["environment"]
+
+
+def test_arguments_of_other_than_shell_scripts_are_not_passed_on() -> None:
+    for first in ("#!/bin/bash -l", "#! /usr/bin/env bash", "#!/bin/sh"):
+        job = Resubmission("alice", f"{first}\necho\n", {}, ("it's", "b"))
+        assert body(job, "/home/alice", typed=False)["script"] == f"{first}\nset -- 'it'\"'\"'s' b\necho\n"
+    with pytest.raises(CannotSubmitAgain, match="not one of a shell"):
+        body(Resubmission("alice", "#!/usr/bin/python3\n", {}, ("a",)), "/home/alice", typed=False)
 
 
 @pytest.mark.parametrize("options", [{"exclusive": ""}, {"mem": "much"}])

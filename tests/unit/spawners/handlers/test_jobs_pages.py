@@ -138,8 +138,8 @@ async def test_a_form_without_its_token_or_a_stranger_changes_nothing(
         assert status in (302, 403)
     for path in (ONE, OUTPUT, AGAIN, f"{OUTPUT}/file", f"{OUTPUT}/new"):
         assert (await get(stranger, path, job=5))[0] in (302, 403), path
-    alice.xsrf = "wrong"
     for path in (ACT, AGAIN):
+        alice.xsrf = "wrong"  # each page brings a new one
         assert (await post(alice, path, act="hold", job=[6], sure="yes"))[0] == 403
     assert slurm.done == []
     assert slurm.submitted == []
@@ -235,7 +235,7 @@ async def test_why_there_is_no_output_is_said(alice: Browser, slurm: SlurmThatAc
 async def test_submitting_again_is_shown_first_and_done_once(alice: Browser, slurm: SlurmThatActs) -> None:
     status, text = await get(alice, AGAIN, job=5)
     assert status == 200
-    assert "sbatch --job-name=train.sh --time=60" in text
+    assert "sbatch --job-name=train.sh --time=60 --mem-per-cpu=1G" in text
     assert " ".join(SCRIPT.split()) in text
     assert "is not charged for it" in text
     assert slurm.submitted == []
