@@ -139,7 +139,7 @@ def _gpus(job: Job, *, virtual: bool) -> str:
     return f"{job.gpus.count} × {'virtual ' if virtual else ''}{job.gpus.type}" if job.gpus else ""
 
 
-def _array_row(id: str, tasks: list[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
+def _array_row(id: str, tasks: Sequence[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
     waiting = sorted((job for job in tasks if job.phase is Phase.WAITING), key=is_held)
     others = [job for job in tasks if job.phase is not Phase.WAITING]
     first = (waiting or others)[0]

@@ -31,7 +31,7 @@ _STRAY = "belongs to a session that the hub does not know any more. The hub ends
 _SESSION = {
     Act.HOLD: "is a session of yours, which cannot be held. Stop it, and start it when you need it.",
     Act.RELEASE: "is a session of yours, which is never held by you. Stop it, and start it again.",
-    Act.REQUEUE: "is a session of yours: put back, it would lose its server. Stop it, and start it again.",
+    Act.REQUEUE: "is a session of yours, which would lose its server. Stop it, and start it again.",
     Act.LIMIT: "is a session of yours. Stop it when you do not need it any more: the rest of its time is given back.",
 }
 _COMPANION = "is of a session of yours. It can be cancelled here, and nothing else."

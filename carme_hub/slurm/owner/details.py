@@ -80,6 +80,7 @@ def _job(row: dict[str, str]) -> JobDetails:
     known = {field: "" if word in _NOTHING else word for field, word in row.items()}
     in_array = known["ArrayTaskID"] != ""
     memory = known["MinMemory"]
+    hosts: tuple[str, ...] = lenient(hosts_of, (), known["NodeList"])
     return JobDetails(
         id=int(row["JobID"]),
         user=row["UserName"],
@@ -110,7 +111,7 @@ def _job(row: dict[str, str]) -> JobDetails:
         requeue=row["Requeue"] == "1",
         exclusive=row["OverSubscribe"] == "NO",
         dependency=known["Dependency"],
-        first_node=next(iter(lenient(hosts_of, (), known["NodeList"])), ""),
+        first_node=hosts[0] if hosts else "",
         tres=tuple((option, _tres(option, known[field])) for field, option in _TRES.items() if known[field]),
     )
 

@@ -165,7 +165,7 @@ def said(complaint: str) -> str:
 
 _COMPLAINTS = (
     ("access/permission denied", "Slurm does not allow it to the owner of a job."),
-    ("operation is presently disabled", "it was submitted with --no-requeue, or nothing is put back on this cluster."),
-    ("only batch jobs are accepted", "it was started by srun or salloc. Only jobs of sbatch can be put back."),
+    ("operation is presently disabled", "it was submitted with --no-requeue, or nothing is requeued on this cluster."),
+    ("only batch jobs are accepted", "it was started by srun or salloc. Only jobs of sbatch can be requeued."),
     ("invalid user id", "Slurm says that it is not yours."),
 )
