@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
-from carme_hub.domain.cluster.own_jobs.acts import Act, is_held, is_held_by_owner, possible
+from carme_hub.domain.cluster.own_jobs.acts import Act, is_held, is_held_by_owner, is_held_in_part, possible
 from carme_hub.domain.cluster.own_jobs.targets import count_tasks
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import waiting_sentence
@@ -146,6 +146,7 @@ def _array_row(id: str, tasks: Sequence[Job], snapshot: Snapshot, now: float, *,
     counts = [
         *([f"{free} waiting"] if (free := sum(count_tasks(job.tasks) for job in waiting if not is_held(job))) else []),
         *([f"{held} held"] if (held := sum(count_tasks(job.tasks) for job in waiting if is_held(job))) else []),
+        *(["some held"] if any(map(is_held_in_part, waiting)) else []),
         *([f"{len(others)} running"] if others else []),
     ]
     state, label = ("active", "Running") if others else _state(first)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
@@ -18,6 +19,7 @@ from carme_hub.domain.cluster.own_jobs.resubmission import Resubmission
 from carme_hub.domain.cluster.own_jobs.targets import Target, joined, overlap
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli.parse import separator
+from carme_hub.slurm.cli.queue_rows import Separators, queue_format, read_job
 from carme_hub.slurm.command import Commands
 
 from . import accounting, details
@@ -66,6 +68,26 @@ class OwnJobs:
             answer = await self._owner.run(user, "scontrol", act.value, str(target))
         # scontrol says on stdout what it refuses for single tasks of an array.
         return answer.message if answer.code != 0 or answer.reports_error else ""
+
+    async def tasks(self, user: str, arrays: Collection[int]) -> list[Job]:
+        """Return each task of a user's job arrays that the controller knows.
+
+        The queue's snapshot has tasks that wait in one row, with all of their reasons and the time limit of one.
+        """
+        cuts = Separators.of(separator())
+        numbers = ",".join(map(str, arrays))
+        words = ("--noheader", "--array", "--states=all", f"--jobs={numbers}", f"--Format={queue_format(cuts)}")
+        answer = await self._commands.query("squeue", *words, raw=True)
+        if answer.code != 0 or answer.reports_error:
+            if any(text in answer.err for text in _UNKNOWN):
+                return []
+            raise SlurmUnreachable(f"squeue: {answer.message}")
+        try:
+            rows = answer.raw.decode("utf-8", "replace").split(f"{cuts.row}\n")
+            found = [read_job(row.split(cuts.field)) for row in rows if row]
+        except ValueError as error:
+            raise SlurmUnreachable(f"squeue: the answer cannot be understood: {error}") from error
+        return [job for job in found if job.user == user]
 
     async def details(self, user: str, target: Target) -> JobDetails | None:
         """Return what the controller knows of a user's job; None if it does not know it (any more).

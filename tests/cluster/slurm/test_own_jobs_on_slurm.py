@@ -119,13 +119,21 @@ async def test_an_array_of_the_command_line_is_changed_by_its_owner_and_by_nobod
 
     [held] = await hub.act("alice", Act.HOLD, f"{array}_[3-4]")
     assert held.done, held
-    found = await hub.tasks(array)
-    assert all("JobHeldUser" in job.reason for tasks, job in found.items() if tasks in ("3", "4", "3-4")), found
+    tasks = {job.tasks: job.reason for job in await hub.own_jobs.tasks("alice", [array])}
+    assert [task for task, reason in tasks.items() if reason == "JobHeldUser"] == ["3", "4"], tasks
+    [free] = await hub.act("alice", Act.RELEASE, f"{array}_2")
+    assert free.text == "is not held."
     [released] = await hub.act("alice", Act.RELEASE, f"{array}_[3-4]")
     assert released.done, released
-    [lower] = await hub.act("alice", Act.LIMIT, str(array), minutes=20)
+    [one] = await hub.act("alice", Act.LIMIT, f"{array}_5", minutes=10)
+    assert one.done, one
+    assert {job.tasks: job.time_limit for job in await hub.own_jobs.tasks("alice", [array])}["5"] == 10
+    [mixed] = await hub.act("alice", Act.LIMIT, str(array), minutes=20)
+    assert (mixed.done, "would be raised" in mixed.text) == (False, True), mixed
+    [lower] = await hub.act("alice", Act.LIMIT, str(array), minutes=9)
     assert lower.done, lower
-    assert {job.time_limit for job in (await hub.tasks(array)).values()} == {20}
+    assert {job.time_limit for job in await hub.own_jobs.tasks("alice", [array])} == {9}
+    assert await hub.own_jobs.tasks("bob", [array]) == []
     [higher] = await hub.act("alice", Act.LIMIT, str(array), minutes=40)
     assert not higher.done
 

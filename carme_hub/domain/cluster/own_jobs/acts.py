@@ -43,13 +43,26 @@ class Outcome:
 
 
 def is_held(job: Job) -> bool:
-    """Return whether a job waits because somebody, or Slurm, holds it."""
-    return job.phase is Phase.WAITING and ("held" in job.reason.lower() or job.reason == "JobHoldMaxRequeue")
+    """Return whether a job waits because somebody, or Slurm, holds it; of tasks in one record, whether all do."""
+    return job.phase is Phase.WAITING and all(map(_holds, _reasons(job)))
+
+
+def is_held_in_part(job: Job) -> bool:
+    """Return whether some of the tasks in one record are held; squeue joins the reasons of tasks that wait."""
+    return job.phase is Phase.WAITING and any(map(_holds, _reasons(job))) and not is_held(job)
 
 
 def is_held_by_owner(job: Job) -> bool:
     """Return whether its owner holds it, and so may release it."""
     return is_held(job) and "JobHeldUser" in job.reason
+
+
+def _reasons(job: Job) -> list[str]:
+    return job.reason.split(",")
+
+
+def _holds(reason: str) -> bool:
+    return "held" in reason.lower() or reason == "JobHoldMaxRequeue"
 
 
 def possible(jobs: Sequence[Job]) -> list[Act]:
@@ -84,10 +97,10 @@ def refusal(act: Act, jobs: Sequence[Job], *, minutes: int = 0, now: float = 0.0
 
 
 def _release_refusal(waiting: Sequence[Job]) -> str:
-    held = [job for job in waiting if is_held(job)]
+    held = [job for job in waiting if is_held(job) or is_held_in_part(job)]
     if not held:
         return "is not held." if waiting else "runs already."
-    if not any(is_held_by_owner(job) for job in held) and all("JobHeldAdmin" in job.reason for job in held):
+    if all("JobHeldAdmin" in job.reason and "JobHeldUser" not in job.reason for job in held):
         return "is held by an administrator. Only an administrator can release it: ask one."
     return ""
 
@@ -98,6 +111,8 @@ def _limit_refusal(jobs: Sequence[Job], minutes: int, now: float) -> str:
         return "needs a time limit of one minute at least."
     if all(limit and minutes >= limit for limit in limits):
         return f"has a limit of {min(limits)} minutes. It can only be lowered; an administrator may raise it."
+    if any(limit and minutes > limit for limit in limits):
+        return "has tasks with a lower limit already, which would be raised. Choose the others."
     ran = max((now - job.start for job in jobs if job.phase is Phase.ACTIVE and job.start), default=0.0)
     if 60 * minutes <= ran:
         return f"has run for {math.floor(ran / 60)} minutes already and would end at once. Choose more, or cancel it."

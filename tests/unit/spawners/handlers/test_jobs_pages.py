@@ -175,6 +175,10 @@ async def test_the_page_of_a_job_has_what_it_is_and_what_may_be_done(alice: Brow
     assert "job=7_1" in array
     assert "job=7_%5B2-9%5D" in array
     assert "Only these tasks" in array
+    await post(alice, ACT, act="hold", job=[7], tasks="3-4")
+    _, array = await get(alice, ONE, job=7)
+    assert "job=7_%5B3-4%5D" in array
+    assert "job=7_%5B2%2C5-9%5D" in array
     _, past = await get(alice, ONE, job=20)
     assert "Completed" in past
     assert "sbatch past.sh" in past

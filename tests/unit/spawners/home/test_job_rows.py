@@ -59,6 +59,8 @@ def test_held_jobs_and_tasks_say_who_holds_them() -> None:
     tasks = [replace(WAITS, id=10, array=10, tasks="3-9"), replace(held, id=11, array=10, tasks="1-2")]
     [row] = rows(*tasks)
     assert (row.label, row.counts, row.acts) == ("Waiting", "7 waiting, 2 held", ("cancel", "hold", "release"))
+    [row] = rows(replace(tasks[0], reason="JobArrayTaskLimit,JobHeldUser"))
+    assert (row.label, row.counts, row.acts) == ("Waiting", "7 waiting, some held", ("cancel", "hold", "release"))
 
 
 def test_a_session_has_a_card_and_its_companions_and_batch_jobs_say_what_they_are() -> None:

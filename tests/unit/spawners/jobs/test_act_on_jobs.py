@@ -54,7 +54,11 @@ async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(
 
 async def test_an_array_is_acted_on_as_a_whole_or_by_tasks(hub: HubWithJobs, slurm: SlurmThatActs) -> None:
     [tasks] = await act(hub, Act.HOLD, "7_[3-5]")
-    assert tasks.done
+    assert tasks.sentence == "7_[3-5] sweep.sh is held: it waits until you release it."
+    [again] = await act(hub, Act.HOLD, "7_4")
+    assert again.text == "is held already."
+    [free] = await act(hub, Act.RELEASE, "7_[6-7]")
+    assert free.text == "is not held.", "squeue shows them in one row with those that are"
     [whole] = await act(hub, Act.CANCEL, "7")
     assert whole.sentence == "7 sweep.sh is cancelled."
     assert slurm.done == [("alice", "hold", "7_[3-5]"), ("alice", "cancel", "7")]
