@@ -13,11 +13,12 @@ from collections import OrderedDict
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import details_of
 from carme_hub.domain.cluster.own_jobs.resubmission import CannotSubmitAgain, Resubmission, resubmission
 from carme_hub.domain.cluster.own_jobs.targets import Target
 from carme_hub.domain.cluster.reasons import refusal_sentence
-from carme_hub.errors import SlurmRejected
+from carme_hub.errors import SlurmError, SlurmRejected
 from carme_hub.spawners.hub.shared import HubContext
 
 _OFF = "Jobs are not submitted again from here. Use sbatch in a terminal."
@@ -60,12 +61,23 @@ class Submissions:
                 job = details_of(record)
             if job is not None and job.batch:
                 script = await hub.own_jobs.stored_script(user, number)
-        elif job is not None and job.memory and not job.memory_per_cpu:
-            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(number))
+        elif job is not None:
+            job = await self._completed(hub, user, target, job)
         if job is None or (job.batch and not script):
             raise CannotSubmitAgain(_NO_SCRIPT)
         found = resubmission(job, script, from_accounting=forgotten)
         return found if hub.own_jobs.reads_script_options else replace(found, notes=(*found.notes, _NO_LINES))
+
+    async def _completed(self, hub: HubContext, user: str, target: Target, job: JobDetails) -> JobDetails:
+        """Return what is known of a job with what squeue does not say of it."""
+        if job.memory and not job.memory_per_cpu:
+            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(target.number))
+        try:
+            record = await hub.own_jobs.record(user, target)
+        except SlurmError as error:
+            hub.log.warning("Arguments of job %s of %s are not read: %s", target, user, error)
+            return job
+        return replace(job, submit_line=record.submit_line) if record is not None else job
 
     async def submit(self, hub: HubContext, user: str, target: Target, *, tasks: str = "", key: str = "") -> int:
         """Submit a job of a user again, and return the new job's number; with the same key only once.

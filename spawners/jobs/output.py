@@ -106,12 +106,12 @@ class Outputs:
 
     async def _find(self, hub: HubContext, user: str, target: Target, stream: str) -> Place:
         job = await hub.own_jobs.details(user, target)
-        guessed = job is None
+        guessed = False
         if job is None:
             record = await hub.own_jobs.record(user, target)
             if record is None:
                 raise NoOutput("There is no such job of yours.", reason="unknown")
-            job = details_of(record)
+            job, guessed = details_of(record), not record.output
         if job.array and not job.task.isdigit():
             raise NoOutput(f"Each task of an array has a file of its own. Choose one, such as {job.array}_1.")
         if not job.batch:

@@ -40,20 +40,22 @@ FIELDS = (
     "WorkDir",
     "SubmitLine",
 )
+#: … and of newer releases.
+OUTPUT_FIELDS = ("StdOut", "StdErr")
 _ARRAY = re.compile(r"(\d+)_(\d+|\[.*\])", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _MIB = {"": 1 / 1048576, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
-def read(text: str, cut: str, user: str) -> tuple[EndedJob, ...]:
-    """Return a user's jobs in the output of ``sacct -p --delimiter=cut`` with FIELDS, in its order, with their steps.
+def read(text: str, cut: str, user: str, fields: tuple[str, ...] = FIELDS) -> tuple[EndedJob, ...]:
+    """Return a user's jobs in the output of ``sacct -p --delimiter=cut`` with fields, in its order, with their steps.
 
     Raises:
         SlurmUnreachable: the answer cannot be parsed.
     """
     found: list[EndedJob] = []
     try:
-        for row in rows(text, cut, FIELDS, "sacct"):
+        for row in rows(text, cut, fields, "sacct"):
             if "." not in row["JobIDRaw"]:
                 if row["User"] == user:
                     found.append(_job(row))
@@ -92,6 +94,8 @@ def _job(row: Mapping[str, str]) -> EndedJob:
         reservation=row["Reservation"],
         constraint=row["Constraints"],
         folder=row["WorkDir"],
+        output=row.get("StdOut", ""),
+        error=row.get("StdErr", ""),
         submit_line=row["SubmitLine"],
         cpu_seconds=lenient(seconds_of, None, row["TotalCPU"]) or None,
     )

@@ -41,6 +41,7 @@ class OwnJobs:
     def __init__(self, commands: Commands, owner: Owner) -> None:
         self._commands = commands
         self._owner = owner
+        self._fields = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
 
     @property
     def reads_files(self) -> bool:
@@ -161,12 +162,16 @@ class OwnJobs:
     async def _records(self, user: str, *which: str) -> tuple[EndedJob, ...]:
         cut = separator()
         words = ("--allusers", f"--user={user}", "--parsable", f"--delimiter={cut}", *which)
-        answer = await self._commands.query("sacct", *words, f"--format={','.join(accounting.FIELDS)}")
+        fields = self._fields
+        answer = await self._commands.query("sacct", *words, f"--format={','.join(fields)}")
+        if answer.code != 0 and "Invalid field requested" in answer.err and fields != accounting.FIELDS:
+            self._fields = accounting.FIELDS  # an older release
+            return await self._records(user, *which)
         if answer.code != 0 or answer.reports_error:
             raise SlurmUnreachable(f"sacct: {answer.message}")
         if len(answer.out) > _LONG:
-            return await asyncio.to_thread(accounting.read, answer.out, cut, user)
-        return accounting.read(answer.out, cut, user)
+            return await asyncio.to_thread(accounting.read, answer.out, cut, user, fields)
+        return accounting.read(answer.out, cut, user, fields)
 
 
 def _meets(target: Target, job: JobDetails) -> bool:

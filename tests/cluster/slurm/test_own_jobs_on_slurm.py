@@ -195,6 +195,7 @@ async def test_the_output_is_read_as_its_owner(hub: HubOfOneWay, quiet: Cluster)
 async def test_a_job_is_submitted_again_as_it_was(hub: HubOfOneWay, quiet: Cluster) -> None:
     options = ("--job-name=again", "--time=9", "--gres=gpu:a100:1", "--cpus-per-task=2", "--nice=5")
     first = script(quiet, *options, arguments=("x", "300"))
+    await asyncio.sleep(2)  # accounting has heard of it
     submissions = Submissions()
     shown = await submissions.show(hub, "alice", Target(first))  # type: ignore[arg-type]
     assert shown.script == SCRIPT
@@ -216,7 +217,7 @@ async def test_a_job_is_submitted_again_as_it_was(hub: HubOfOneWay, quiet: Clust
         assert time.monotonic() < end, list(HOME.glob("slurm-*"))
         await asyncio.sleep(0.2)
     assert "task none" in log.read_text()
-    assert log.read_text().startswith("begun"), log.read_text()
+    assert log.read_text().startswith("begun x task none"), log.read_text()
     assert log.stat().st_uid == pwd.getpwnam("alice").pw_uid
 
 

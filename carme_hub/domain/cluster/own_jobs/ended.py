@@ -102,6 +102,7 @@ def details_of(record: EndedJob) -> JobDetails:
         array=record.array,
         task=record.task,
         batch=not command or posixpath.basename(command[0]) == "sbatch",
+        submit_line=record.submit_line,
         folder=record.folder,
         output=record.output,
         error=record.error,

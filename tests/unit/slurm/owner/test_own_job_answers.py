@@ -43,12 +43,15 @@ def row(**changes: str) -> str:
     return CUT.join(found[field] for field in details.FIELDS) + CUT + "\n"
 
 
+NEWER = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
+
+
 def record(**changes: str) -> str:
-    found = {**RECORD, **changes}
-    return CUT.join(found[field] for field in accounting.FIELDS) + CUT + "\n"
+    found = {"StdOut": "", "StdErr": "", **RECORD, **changes}
+    return CUT.join(found[field] for field in NEWER) + CUT + "\n"
 
 
-HEADER = CUT.join(accounting.FIELDS) + CUT + "\n"
+HEADER = CUT.join(NEWER) + CUT + "\n"
 
 
 @pytest.fixture
@@ -86,6 +89,7 @@ async def test_details_of_tasks(forged: ForgedSlurm, jobs: OwnJobs) -> None:
 
 async def test_what_newer_releases_say_of_gpus_and_memory_is_understood(forged: ForgedSlurm, jobs: OwnJobs) -> None:
     said = {"tres-per-node": "gres/gpu:a100:2,gres/shard=1", "tres-per-job": "gres/gpu:4", "MinMemory": "2Gc"}
+    said |= {"tres-per-task": "cpu=2", "STDERR": "(null)"}
     forged.say("squeue", row(**said))
     found = await jobs.details("alice", Target(130))
     assert found is not None
@@ -126,6 +130,19 @@ async def test_tasks_of_an_array_in_accounting(forged: ForgedSlurm, jobs: OwnJob
     one = await jobs.record("alice", Target(20, "1"))
     assert one is not None
     assert (one.id, one.key) == (31, "20_1")
+
+
+async def test_names_of_files_are_read_where_sacct_has_them(forged: ForgedSlurm, jobs: OwnJobs) -> None:
+    forged.say("sacct", HEADER + record(StdOut="/home/alice/%j.txt"))
+    [found] = await jobs.ended("alice", 0)
+    assert found.output == "/home/alice/%j.txt"
+    older = record().removesuffix(f"{CUT}{CUT}{CUT}\n") + CUT + "\n"
+    refuse = 'case "$*" in *StdOut*) echo "sacct: fatal: Invalid field requested: \\"StdOut\\"" >&2; exit 1;; esac'
+    forged.say("sacct", CUT.join(accounting.FIELDS) + CUT + "\n" + older, before=refuse)
+    for _ in range(2):
+        [found] = await jobs.ended("alice", 0)
+        assert found.output == ""
+    assert len(forged.calls("sacct")) == 4, "it is asked for them once"
 
 
 async def test_an_answer_of_sacct_that_is_none(forged: ForgedSlurm, jobs: OwnJobs) -> None:
