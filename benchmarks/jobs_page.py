@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from forged_hub import Browser, forged_hub  # noqa: E402
 from measure import figure, load, log_progress, median, p95  # noqa: E402
 from test_home_sessions import Part, SpawnerWithSession  # noqa: E402
 
-from carme_hub.domain.cluster.jobs import Snapshot  # noqa: E402
+from carme_hub.domain.cluster.jobs import Job, Snapshot  # noqa: E402
 from carme_hub.garbage import ShortCollections  # noqa: E402
 from carme_hub.slurm.cli.queue_rows import QueueRows, Separators, parse_queue  # noqa: E402
 from carme_hub.slurm.cooperative import in_steps  # noqa: E402
@@ -42,9 +43,15 @@ CUTS, NEXT_CUTS = Separators.of("@jobspage@"), Separators.of("@nextpage@")
 
 
 class JobsWithoutDetails:
-    """Slurm as far as pages ask it for one job: it has forgotten all."""
+    """Slurm as far as pages ask it for one job: it knows the tasks of arrays, and nothing else."""
 
     reads_files = False
+
+    def __init__(self, rows: QueueRows) -> None:
+        self._rows = rows
+
+    async def tasks(self, user: str, arrays: Collection[int]) -> list[Job]:
+        return [job for job in self._rows.of_user(user) if job.array in arrays]
 
     async def details(self, *_: Any) -> None:
         return None
@@ -87,7 +94,7 @@ async def measure(own: int, total: int) -> bool:
     more = {"own": own, "queue": total, "load": load()}
     figure("jobs page: an answer of squeue is parsed in", 1000 * (time.perf_counter() - began), "ms", **more)
     part: Any = Part()
-    part.own_jobs = JobsWithoutDetails()
+    part.own_jobs = JobsWithoutDetails(rows)
     part.watcher.latest = Snapshot(time.monotonic(), time.monotonic(), rows)
     part.log = SimpleNamespace(warning=print, info=print, debug=print)
     SpawnerWithSession.part = part

@@ -44,7 +44,7 @@ WORDS = {
     Act.LIMIT: (
         "Lower the time limit?",
         "A shorter job may start sooner. You cannot raise the limit of a running job again.",
-        "Lower the limit",
+        "Lower the limit of",
         "Time limit",
     ),
 }

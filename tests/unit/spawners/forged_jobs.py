@@ -103,7 +103,7 @@ class SlurmThatActs:
         found = []
         for job in self.jobs.values():
             if job.array in arrays and job.user == user:
-                first, _, last = job.tasks.partition("-")
+                first, _, last = job.tasks.partition("%")[0].partition("-")
                 for number in range(int(first), int(last or first) + 1):
                     waits = job.phase is Phase.WAITING and job.reason.endswith(",JobHeldUser")
                     reason = "Priority" if waits else job.reason

@@ -73,7 +73,7 @@ async def test_the_home_page_lists_the_visitors_jobs_and_what_may_be_done(alice:
 
 
 async def test_what_loses_something_asks_first_also_by_post(alice: Browser, slurm: SlurmThatActs) -> None:
-    for what, button in (("cancel", "Cancel: these 2 jobs"), ("requeue", "Requeue: these 2 jobs")):
+    for what, button in (("cancel", "Cancel these 2 jobs"), ("requeue", "Requeue these 2 jobs")):
         for call in (get, post):
             status, text = await call(alice, ACT, act=what, job=[5, 7, 9])  # type: ignore[operator]
             assert status == 200
