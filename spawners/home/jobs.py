@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
-from carme_hub.domain.cluster.own_jobs.acts import Act, is_held, is_held_by_owner, possible
+from carme_hub.domain.cluster.own_jobs.acts import Act, is_held, is_held_by_owner, is_held_in_part, possible
 from carme_hub.domain.cluster.own_jobs.targets import count_tasks
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import waiting_sentence
@@ -79,7 +79,7 @@ def rows_of(
     """Return rows of chosen jobs: each with the id that was asked for, its live jobs, and its session of the hub's."""
     return [
         _array_row(id, jobs, snapshot, now, virtual=virtual)
-        if jobs[0].array and not jobs[0].tasks.isdigit() or len(jobs) > 1
+        if (jobs[0].array and not jobs[0].tasks.isdigit()) or len(jobs) > 1
         else replace(_row(jobs[0], own, snapshot, now, virtual=virtual), id=id)
         for id, jobs, own in named
         if jobs
@@ -139,13 +139,14 @@ def _gpus(job: Job, *, virtual: bool) -> str:
     return f"{job.gpus.count} × {'virtual ' if virtual else ''}{job.gpus.type}" if job.gpus else ""
 
 
-def _array_row(id: str, tasks: list[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
+def _array_row(id: str, tasks: Sequence[Job], snapshot: Snapshot, now: float, *, virtual: bool) -> JobRow:
     waiting = sorted((job for job in tasks if job.phase is Phase.WAITING), key=is_held)
     others = [job for job in tasks if job.phase is not Phase.WAITING]
     first = (waiting or others)[0]
     counts = [
         *([f"{free} waiting"] if (free := sum(count_tasks(job.tasks) for job in waiting if not is_held(job))) else []),
         *([f"{held} held"] if (held := sum(count_tasks(job.tasks) for job in waiting if is_held(job))) else []),
+        *(["some held"] if any(map(is_held_in_part, waiting)) else []),
         *([f"{len(others)} running"] if others else []),
     ]
     state, label = ("active", "Running") if others else _state(first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Snapshot
 from carme_hub.domain.cluster.own_jobs.acts import Act, Outcome, outcome, refusal
@@ -31,7 +31,7 @@ _STRAY = "belongs to a session that the hub does not know any more. The hub ends
 _SESSION = {
     Act.HOLD: "is a session of yours, which cannot be held. Stop it, and start it when you need it.",
     Act.RELEASE: "is a session of yours, which is never held by you. Stop it, and start it again.",
-    Act.REQUEUE: "is a session of yours: put back, it would lose its server. Stop it, and start it again.",
+    Act.REQUEUE: "is a session of yours, which would lose its server. Stop it, and start it again.",
     Act.LIMIT: "is a session of yours. Stop it when you do not need it any more: the rest of its time is given back.",
 }
 _COMPANION = "is of a session of yours. It can be cancelled here, and nothing else."
@@ -137,7 +137,7 @@ async def perform(
     Raises:
         SlurmError: Slurm does not answer, and nothing was done.
     """
-    before = chosen(hub, await hub.watcher.fresh(), user, targets)
+    before = await _exact(hub, user, chosen(hub, await hub.watcher.fresh(), user, targets))
     now, slots = time.time(), asyncio.Semaphore(AT_ONCE)
     results: dict[Target, Result] = {}
     waits: dict[Target, str] = {}
@@ -167,6 +167,13 @@ async def perform(
     return [results[target] for target in targets]
 
 
+async def _exact(hub: HubContext, user: str, found: Sequence[Chosen]) -> list[Chosen]:
+    """Return the same with each task of arrays by itself."""
+    arrays = {each.target.number for each in found if each.jobs and each.jobs[0].array}
+    tasks = await hub.own_jobs.tasks(user, arrays) if arrays else []
+    return [replace(each, jobs=live(each.target, tasks)) if each.target.number in arrays else each for each in found]
+
+
 async def _judged(
     hub: HubContext, user: str, act: Act, before: Sequence[Chosen], said: dict[Target, str], minutes: int
 ) -> dict[Target, Result]:
@@ -176,11 +183,11 @@ async def _judged(
         if look:
             await asyncio.sleep(LOOK_AGAIN)
         try:
-            snapshot = await hub.watcher.fresh()
+            now = chosen(hub, await hub.watcher.fresh(), user, [each.target for each in before])
+            after = {each.target: each.jobs for each in await _exact(hub, user, now)}
         except SlurmError as error:
             hub.log.warning("What became of jobs of %s is not known: %s", user, error)
             return {each.target: _result(each, Outcome("warning", NOT_KNOWN, False)) for each in before}
-        after = {each.target: each.jobs for each in chosen(hub, snapshot, user, [each.target for each in before])}
         for each in before:
             judged = outcome(act, each.jobs, after[each.target], complaint=said[each.target], minutes=minutes)
             found[each.target] = _result(each, judged)

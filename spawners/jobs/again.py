@@ -13,20 +13,22 @@ from collections import OrderedDict
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import details_of
 from carme_hub.domain.cluster.own_jobs.resubmission import CannotSubmitAgain, Resubmission, resubmission
 from carme_hub.domain.cluster.own_jobs.targets import Target
 from carme_hub.domain.cluster.reasons import refusal_sentence
-from carme_hub.errors import SlurmRejected
+from carme_hub.errors import SlurmError, SlurmRejected
 from carme_hub.spawners.hub.shared import HubContext
 
 _OFF = "Jobs are not submitted again from here. Use sbatch in a terminal."
 _NO_SCRIPT = (
-    "Slurm does not have the script of this job any more: it forgets a job some minutes after its end, and its accounting "
-    "stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
+    "Slurm does not have the script of this job any more: it forgets a job some minutes after its end, and its "
+    "accounting stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
 )
 _NO_LINES = (
-    "slurmrestd does not read the script's #SBATCH lines: what is not listed above as an option is not as it was."
+    "slurmrestd does not read the script's #SBATCH lines: what is not listed above as an option is not as it was. "
+    "Arguments are set by a line that is added to the script."
 )
 #: Seconds for which the number of a job is kept for its key, and how many.
 KEPT, MOST_KEYS = 86400.0, 10_000
@@ -59,16 +61,29 @@ class Submissions:
                 job = details_of(record)
             if job is not None and job.batch:
                 script = await hub.own_jobs.stored_script(user, number)
+        elif job is not None:
+            job = await self._completed(hub, user, target, job)
         if job is None or (job.batch and not script):
             raise CannotSubmitAgain(_NO_SCRIPT)
         found = resubmission(job, script, from_accounting=forgotten)
         return found if hub.own_jobs.reads_script_options else replace(found, notes=(*found.notes, _NO_LINES))
 
+    async def _completed(self, hub: HubContext, user: str, target: Target, job: JobDetails) -> JobDetails:
+        """Return what is known of a job with what squeue does not say of it."""
+        if job.memory and not job.memory_per_cpu:
+            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(target.number))
+        try:
+            record = await hub.own_jobs.record(user, target)
+        except SlurmError as error:
+            hub.log.warning("Arguments of job %s of %s are not read: %s", target, user, error)
+            return job
+        return replace(job, submit_line=record.submit_line) if record is not None else job
+
     async def submit(self, hub: HubContext, user: str, target: Target, *, tasks: str = "", key: str = "") -> int:
         """Submit a job of a user again, and return the new job's number; with the same key only once.
 
         Raises:
-            CannotSubmitAgain: it cannot be, or Slurm refuses it. SlurmUnreachable: it is unknown whether it was submitted.
+            CannotSubmitAgain: it cannot be, or Slurm refuses it. SlurmUnreachable: it may be submitted or not.
         """
         async with self._locks.setdefault((user, key), asyncio.Lock()) if key else asyncio.Lock():
             asked = f"{target} {tasks}"

@@ -1,27 +1,19 @@
-"""A user's jobs that have ended in the last days, with what they used: for the home page, and for programs.
-
-Accounting is asked again only when the user's jobs in the queue have changed, or after a while, so that open pages cost
-it nothing.
-"""
+"""A user's jobs that have ended in the last days, with what they used: for the home page, and for programs."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob, efficiency_of, folded
+from carme_hub.domain.activity.accounted import efficiency_of
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob, folded
 from carme_hub.domain.cluster.reasons import end_sentence
 from carme_hub.spawners.form.durations import clock, duration
-from carme_hub.spawners.handlers.notices import NoticeLookup
 
-#: Days that are looked at, rows of the page, and records that are kept for a user.
-DAYS, MOST_ROWS, MOST_RECORDS = 3, 10, 2000
-#: Seconds for which an answer of accounting is good while nothing changes, and at least, and how many are kept.
-FRESH, AT_LEAST, MOST_USERS = 900.0, 30.0, 500
+#: Days that are looked at, and rows of the page.
+DAYS, MOST_ROWS = 3, 10
 _STATES = {
     "COMPLETED": "Completed",
     "FAILED": "Failed",
@@ -105,33 +97,6 @@ def _said(job: EndedJob) -> str:
 
 def _ran(seconds: float) -> str:
     return f"{seconds:.0f} seconds" if seconds < 120 else duration(round(seconds / 60))
-
-
-class EndedLookup(NoticeLookup[Sequence[EndedJob]]):
-    """Reads what has ended of a user's jobs."""
-
-    def __init__(self) -> None:
-        super().__init__((), "Ended jobs")
-        self._known: dict[str, tuple[float, frozenset[int], Sequence[EndedJob]]] = {}
-
-    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[Sequence[EndedJob]]] | None:
-        if getattr(hub, "own_jobs", None) is None or hub.watcher.latest is None:
-            return None
-        live = frozenset(job.id for job in hub.watcher.latest.of_user(user.name) if job.phase is not Phase.TERMINAL)
-
-        async def ask() -> Sequence[EndedJob]:
-            now = time.monotonic()
-            before = self._known.get(user.name)
-            if before is not None and now - before[0] < (FRESH if before[1] == live else AT_LEAST):
-                return before[2]
-            found = await hub.own_jobs.ended(user.name, time.time() - DAYS * 86400)
-            kept = sorted((job for job in found if job.phase is Phase.TERMINAL), key=lambda job: job.end)[-MOST_RECORDS:]
-            if len(self._known) >= MOST_USERS:
-                self._known.pop(next(iter(self._known)))
-            self._known[user.name] = (now, live, kept)
-            return kept
-
-        return ask
 
 
 def as_json(job: EndedJob, *, virtual: bool = False) -> Mapping[str, object]:

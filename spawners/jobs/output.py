@@ -32,7 +32,9 @@ MOST_LINES = 200
 #: Files that are read at the same time, for how long a place is kept, and how many.
 AT_ONCE, KEPT, MOST_PLACES = 8, 600.0, 1000
 #: What terminals take for colours and cursor movements, ECMA-48.
-_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+)
 
 
 class NoOutput(Refused):
@@ -104,12 +106,12 @@ class Outputs:
 
     async def _find(self, hub: HubContext, user: str, target: Target, stream: str) -> Place:
         job = await hub.own_jobs.details(user, target)
-        guessed = job is None
+        guessed = False
         if job is None:
             record = await hub.own_jobs.record(user, target)
             if record is None:
                 raise NoOutput("There is no such job of yours.", reason="unknown")
-            job = details_of(record)
+            job, guessed = details_of(record), not record.output
         if job.array and not job.task.isdigit():
             raise NoOutput(f"Each task of an array has a file of its own. Choose one, such as {job.array}_1.")
         if not job.batch:
@@ -169,8 +171,12 @@ def why_not_read(error: FileNotRead, place: Place) -> str:
     sentences = {
         "missing": (
             f"{place.path} is not there"
-            + (" yet: the job has not started." if place.waits else ", as seen from the hub: the job has written nothing "
-            "yet, the file was moved, or its folder is on the compute node alone.")
+            + (
+                " yet: the job has not started."
+                if place.waits
+                else ", as seen from the hub: the job has written nothing "
+                "yet, the file was moved, or its folder is on the compute node alone."
+            )
             + (" Slurm does not keep the names of files; that is the one it has by default." if place.guessed else "")
         ),
         "denied": f"You may not read {place.path} from here.",

@@ -17,7 +17,7 @@ from traitlets.config import Config
 import carme_hub
 from carme_hub import configure
 from carme_hub.auth import secret_files
-from carme_hub.config import QUOTA_SCOPES, RESERVATION_SCOPES, ROLES, SLURM_SCOPES
+from carme_hub.config import JOB_SCOPES, QUOTA_SCOPES, RESERVATION_SCOPES, ROLES, SLURM_SCOPES
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 
@@ -190,7 +190,7 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     assert (service["name"], service["url"]) == ("reservations", "https://127.0.0.1:10103")
     assert service["command"][1:3] == ["-m", "carme_hub.services.reservations"]
     # What a person lets the service do in their name; that it sees Slurm's jobs is the service's own scope.
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES} == set(hub.custom_scopes)
     assert "custom:carme:reservation:write" in hub.extra_user_scopes
     assert "custom:carme:reservation:admin" not in hub.extra_user_scopes
     assert c.CarmeReservations.enabled is True
@@ -201,7 +201,7 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     both = Config()
     configure(both, quotas=True, reservations=True)
     assert [each["name"] for each in JupyterHub(config=both).services] == ["quotas", "reservations"]
-    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES} == set(both.JupyterHub.custom_scopes)
+    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES, *JOB_SCOPES} == set(both.JupyterHub.custom_scopes)
 
 
 def test_reservations_need_slurm(c: Config) -> None:
@@ -215,7 +215,7 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
     (service,) = hub.services
     assert (service["name"], service["url"]) == ("activity", "https://127.0.0.1:10104")
     assert service["command"][1:3] == ["-m", "carme_hub.services.activity"]
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES} == set(hub.custom_scopes)
     assert {"custom:carme:activity:read", "access:services!service=activity"} <= hub.extra_user_scopes
     assert "custom:carme:activity:read:all" not in hub.extra_user_scopes
     assert c.CarmeActivity.enabled is True
@@ -225,6 +225,21 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
         "it asks the hub for nothing"
     )
     assert "server_token_scopes" not in c.Spawner, "a server's token is as JupyterHub makes it"
+
+
+def test_users_act_on_their_own_jobs_and_a_site_without_slurm_has_none(c: Config) -> None:
+    configure(c)
+    hub = JupyterHub(config=c)
+    assert set(hub.custom_scopes) == set(JOB_SCOPES)
+    assert hub.extra_user_scopes == {"custom:carme:jobs"}
+    own = Config(
+        JupyterHub=Config(custom_scopes={"custom:site:x": {"description": "x"}}, extra_user_scopes={"custom:site:x"})
+    )
+    configure(own, slurm=False)
+    assert set(own.JupyterHub.custom_scopes) == {"custom:site:x"}
+    configure(own)
+    assert set(own.JupyterHub.custom_scopes) == {"custom:site:x", *JOB_SCOPES}
+    assert set(own.JupyterHub.extra_user_scopes) == {"custom:site:x", "custom:carme:jobs"}
 
 
 def test_activity_needs_slurm(c: Config) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob
+from carme_hub.domain.cluster.own_jobs.ended import Asked, EndedJob
 from carme_hub.domain.cluster.resources import NO_GPUS
 from carme_hub.domain.cluster.tres import exit_of, gpus_of_tres, hosts_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
@@ -40,20 +40,22 @@ FIELDS = (
     "WorkDir",
     "SubmitLine",
 )
+#: … and of newer releases.
+OUTPUT_FIELDS = ("StdOut", "StdErr")
 _ARRAY = re.compile(r"(\d+)_(\d+|\[.*\])", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _MIB = {"": 1 / 1048576, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
-def read(text: str, cut: str, user: str) -> tuple[EndedJob, ...]:
-    """Return a user's jobs in the output of ``sacct -p --delimiter=cut`` with FIELDS, in its order, with their steps.
+def read(text: str, cut: str, user: str, fields: tuple[str, ...] = FIELDS) -> tuple[EndedJob, ...]:
+    """Return a user's jobs in the output of ``sacct -p --delimiter=cut`` with fields, in its order, with their steps.
 
     Raises:
         SlurmUnreachable: the answer cannot be parsed.
     """
     found: list[EndedJob] = []
     try:
-        for row in rows(text, cut, FIELDS, "sacct"):
+        for row in rows(text, cut, fields, "sacct"):
             if "." not in row["JobIDRaw"]:
                 if row["User"] == user:
                     found.append(_job(row))
@@ -66,7 +68,7 @@ def read(text: str, cut: str, user: str) -> tuple[EndedJob, ...]:
 
 def _job(row: Mapping[str, str]) -> EndedJob:
     array = _ARRAY.fullmatch(row["JobID"])
-    tres = _tres(row["AllocTRES"] or row["ReqTRES"])
+    given, asked = row["AllocTRES"] or row["ReqTRES"], row["ReqTRES"]
     return EndedJob(
         id=int(row["JobIDRaw"]),
         name=row["JobName"],
@@ -81,9 +83,10 @@ def _job(row: Mapping[str, str]) -> EndedJob:
         exit_code=lenient(exit_of, None, row["ExitCode"]),
         nodes=() if row["NodeList"] == "None assigned" else lenient(hosts_of, (), row["NodeList"]),
         node_count=max(1, lenient(int, 1, row["NNodes"])),
-        gpus=lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"] or row["ReqTRES"]),
-        cpus=lenient(int, 0, tres.get("cpu", "")),
-        memory_mib=lenient(mib_of, 0, tres.get("mem", "")) or 0,
+        gpus=lenient(gpus_of_tres, NO_GPUS, given),
+        cpus=_cpus(given),
+        memory_mib=_memory(given),
+        asked=Asked(_cpus(asked), _memory(asked), lenient(gpus_of_tres, NO_GPUS, asked)) if asked else None,
         minutes=lenient(int, 0, row["TimelimitRaw"]),
         account=row["Account"],
         partition=row["Partition"],
@@ -91,6 +94,8 @@ def _job(row: Mapping[str, str]) -> EndedJob:
         reservation=row["Reservation"],
         constraint=row["Constraints"],
         folder=row["WorkDir"],
+        output=row.get("StdOut", ""),
+        error=row.get("StdErr", ""),
         submit_line=row["SubmitLine"],
         cpu_seconds=lenient(seconds_of, None, row["TotalCPU"]) or None,
     )
@@ -120,6 +125,14 @@ def mib_of(text: str) -> float:
     if found is None:
         raise ValueError(f"not a size: {text!r}")
     return float(found[1]) * _MIB[found[2]]
+
+
+def _cpus(tres: str) -> int:
+    return lenient(int, 0, _tres(tres).get("cpu", ""))
+
+
+def _memory(tres: str) -> int:
+    return round(lenient(mib_of, 0.0, _tres(tres).get("mem", "")))
 
 
 def _tres(text: str) -> dict[str, str]:

@@ -80,6 +80,7 @@ def _job(row: dict[str, str]) -> JobDetails:
     known = {field: "" if word in _NOTHING else word for field, word in row.items()}
     in_array = known["ArrayTaskID"] != ""
     memory = known["MinMemory"]
+    hosts: tuple[str, ...] = lenient(hosts_of, (), known["NodeList"])
     return JobDetails(
         id=int(row["JobID"]),
         user=row["UserName"],
@@ -110,8 +111,8 @@ def _job(row: dict[str, str]) -> JobDetails:
         requeue=row["Requeue"] == "1",
         exclusive=row["OverSubscribe"] == "NO",
         dependency=known["Dependency"],
-        first_node=next(iter(lenient(hosts_of, (), known["NodeList"])), ""),
-        tres=tuple((option, _tres(option, known[field])) for field, option in _TRES.items() if known[field]),
+        first_node=hosts[0] if hosts else "",
+        tres=tuple((option, value) for field, option in _TRES.items() if (value := _tres(option, known[field]))),
     )
 
 
@@ -119,6 +120,8 @@ def _tres(option: str, text: str) -> str:
     """Return ``gres:gpu:a100:2``, or as newer releases have it ``gres/gpu:a100=2``, as the option's value."""
     parts = []
     for part in text.split(","):
+        if not part.startswith("gres"):  # 24.11 has CPUs of a task there too
+            continue
         word = part.removeprefix("gres:").removeprefix("gres/").replace("=", ":")
         parts.append(word if option == "gres" else word.removeprefix("gpu:"))
     return ",".join(parts)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
@@ -18,6 +19,7 @@ from carme_hub.domain.cluster.own_jobs.resubmission import Resubmission
 from carme_hub.domain.cluster.own_jobs.targets import Target, joined, overlap
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli.parse import separator
+from carme_hub.slurm.cli.queue_rows import Separators, queue_format, read_job
 from carme_hub.slurm.command import Commands
 
 from . import accounting, details
@@ -39,6 +41,7 @@ class OwnJobs:
     def __init__(self, commands: Commands, owner: Owner) -> None:
         self._commands = commands
         self._owner = owner
+        self._fields = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
 
     @property
     def reads_files(self) -> bool:
@@ -67,6 +70,26 @@ class OwnJobs:
         # scontrol says on stdout what it refuses for single tasks of an array.
         return answer.message if answer.code != 0 or answer.reports_error else ""
 
+    async def tasks(self, user: str, arrays: Collection[int]) -> list[Job]:
+        """Return each task of a user's job arrays that the controller knows.
+
+        The queue's snapshot has tasks that wait in one row, with all of their reasons and the time limit of one.
+        """
+        cuts = Separators.of(separator())
+        numbers = ",".join(map(str, arrays))
+        words = ("--noheader", "--array", "--states=all", f"--jobs={numbers}", f"--Format={queue_format(cuts)}")
+        answer = await self._commands.query("squeue", *words, raw=True)
+        if answer.code != 0 or answer.reports_error:
+            if any(text in answer.err for text in _UNKNOWN):
+                return []
+            raise SlurmUnreachable(f"squeue: {answer.message}")
+        try:
+            rows = answer.raw.decode("utf-8", "replace").split(f"{cuts.row}\n")
+            found = [read_job(row.split(cuts.field)) for row in rows if row]
+        except ValueError as error:
+            raise SlurmUnreachable(f"squeue: the answer cannot be understood: {error}") from error
+        return [job for job in found if job.user == user]
+
     async def details(self, user: str, target: Target) -> JobDetails | None:
         """Return what the controller knows of a user's job; None if it does not know it (any more).
 
@@ -84,6 +107,12 @@ class OwnJobs:
         if first is None or not first.array or target.tasks:
             return first
         return replace(first, task=joined(job.task for job in found))
+
+    async def memory_is_per_cpu(self, number: int) -> bool:
+        """Return whether a job's memory was asked for per CPU, which squeue 22.05 does not tell apart."""
+        answer = await self._commands.query("scontrol", "show", "job", "--oneliner", str(number))
+        # A name could contain the words: its user misleads nobody else.
+        return answer.code == 0 and " MinMemoryCPU=" in answer.out
 
     async def script(self, user: str, number: int) -> str:
         """Return the script of a job that the controller knows, "" if it has none."""
@@ -133,12 +162,16 @@ class OwnJobs:
     async def _records(self, user: str, *which: str) -> tuple[EndedJob, ...]:
         cut = separator()
         words = ("--allusers", f"--user={user}", "--parsable", f"--delimiter={cut}", *which)
-        answer = await self._commands.query("sacct", *words, f"--format={','.join(accounting.FIELDS)}")
+        fields = self._fields
+        answer = await self._commands.query("sacct", *words, f"--format={','.join(fields)}")
+        if answer.code != 0 and "Invalid field requested" in answer.err and fields != accounting.FIELDS:
+            self._fields = accounting.FIELDS  # an older release
+            return await self._records(user, *which)
         if answer.code != 0 or answer.reports_error:
             raise SlurmUnreachable(f"sacct: {answer.message}")
         if len(answer.out) > _LONG:
-            return await asyncio.to_thread(accounting.read, answer.out, cut, user)
-        return accounting.read(answer.out, cut, user)
+            return await asyncio.to_thread(accounting.read, answer.out, cut, user, fields)
+        return accounting.read(answer.out, cut, user, fields)
 
 
 def _meets(target: Target, job: JobDetails) -> bool:

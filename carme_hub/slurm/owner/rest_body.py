@@ -1,8 +1,13 @@
-"""A script with sbatch's options as the body of slurmrestd's ``job/submit``, for the API with and without types."""
+"""A script with sbatch's options as the body of slurmrestd's ``job/submit``, for the API with and without types.
+
+The API without types (Slurm 22.05) must get no ``argv``: slurmrestd submits the job and then dies of it (seen, a
+segmentation fault in libslurmfull). There arguments are set in the script, where a shell runs it.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +28,7 @@ _NAMES = {
     "input": "standard_input",
     "array": "array",
 }
+_SHELL = re.compile(r"#!\s*(?:/usr/bin/env\s+)?(?:\S*/)?(?:ba|da|k|z)?sh(?:\s|$)", re.ASCII)
 _NUMBERS = {"ntasks": "tasks", "cpus-per-task": "cpus_per_task", "nice": "nice"}
 _MEMORY = {"mem": "memory_per_node", "mem-per-cpu": "memory_per_cpu"}
 _PLAIN_TRES = {"gres": "gres", "gpus": "gpus", "gpus-per-socket": "gpus_per_socket", "gpus-per-task": "gpus_per_task"}
@@ -49,8 +55,8 @@ def body(job: Resubmission, home: str, *, typed: bool) -> Mapping[str, Any]:
         "environment": [f"{name}={value}" for name, value in environment.items()] if typed else environment,
         "requeue": "requeue" in job.options,
     }
-    if job.arguments:
-        found["argv"] = ["script", *job.arguments] if typed else " ".join(job.arguments)
+    if job.arguments and typed:
+        found["argv"] = ["script", *job.arguments]
     for name, value in job.options.items():
         if name in _NAMES:
             found[_NAMES[name]] = value
@@ -70,7 +76,20 @@ def body(job: Resubmission, home: str, *, typed: bool) -> Mapping[str, Any]:
             found |= _tres(name, value, typed=typed)
         elif name not in ("requeue", "no-requeue"):
             raise CannotSubmitAgain(f"The option --{name} cannot be sent through slurmrestd. Use sbatch in a terminal.")
-    return {"job": {**found, "script": job.script}} if typed else {"job": found, "script": job.script}
+    return {"job": {**found, "script": job.script}} if typed else {"job": found, "script": _with_arguments(job)}
+
+
+def _with_arguments(job: Resubmission) -> str:
+    """Return the script, which sets its arguments by itself."""
+    if not job.arguments:
+        return job.script
+    first, _, rest = job.script.partition("\n")
+    if _SHELL.match(first) is None:
+        raise CannotSubmitAgain(
+            "Its script has arguments and is not one of a shell, so slurmrestd cannot pass them on. Use sbatch in a "
+            "terminal."
+        )
+    return f"{first}\nset -- {shlex.join(job.arguments)}\n{rest}"
 
 
 def _tres(name: str, value: str, *, typed: bool) -> dict[str, Any]:

@@ -5,8 +5,8 @@
 * rest: Slurm's own commands with the user's token (SLURM_JWT, in their environment only), and slurmrestd for scripts.
   Files are read by the helper, where the site has installed it: a token opens no file.
 
-All raise ``SlurmUnreachable`` where there is no answer, so that it is unknown what was done, and ``SlurmRejected`` where
-certainly nothing was done.
+All raise ``SlurmUnreachable`` where there is no answer, so that it is unknown what was done, and ``SlurmRejected``
+where certainly nothing was done.
 """
 
 from __future__ import annotations
@@ -155,15 +155,15 @@ class NoOwner:
     reads_files = reads_script_options = False
     _MISSING = "This hub cannot act on jobs as their users: an administrator has to set CarmeSlurm.jobs_command."
 
-    async def run(self, user: str, name: str, *words: str) -> Answer:
+    async def run(self, user: str, name: str, *words: str) -> Answer:  # noqa: ARG002
         """Refuse."""
         raise SlurmRejected(self._MISSING)
 
-    async def submit(self, job: Resubmission) -> int:
+    async def submit(self, job: Resubmission) -> int:  # noqa: ARG002
         """Refuse."""
         raise SlurmRejected(self._MISSING)
 
-    async def file(self, user: str, request: Mapping[str, object]) -> tuple[dict[str, Any], bytes]:
+    async def file(self, user: str, request: Mapping[str, object]) -> tuple[dict[str, Any], bytes]:  # noqa: ARG002
         """Refuse."""
         raise FileNotRead(self._MISSING, "no-helper")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
@@ -19,12 +20,15 @@ from carme_hub.spawners.home.cluster_now import cluster_now
 from carme_hub.spawners.home.idle_end import idle_end_notes
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.spawners.jobs.ended import EndedLookup, ended_rows
+from carme_hub.spawners.jobs.ended import DAYS, ended_rows
 from carme_hub.store.activity import JobUse
 from carme_hub.store.threads import in_store_thread
 
 #: Days for which an ended session is shown, and how many at most.
 ENDED_DAYS, MOST_ENDED = 3, 5
+#: Ended jobs that are kept for a user. Seconds for which an answer of accounting is good while nothing changes, and at
+#: least, and how many are kept.
+MOST_RECORDS, FRESH, AT_LEAST, MOST_USERS = 2000, 900.0, 30.0, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,39 @@ class SessionLookup(NoticeLookup[SessionNews]):
             return SessionNews(StoredUse(True, by_session, minutes, runs, notes), ended)
 
         return ask if hasattr(hub, "registry") else None
+
+
+class EndedLookup(NoticeLookup[Sequence[EndedJob]]):
+    """Reads what has ended of a user's jobs.
+
+    Accounting is asked again only when the user's jobs in the queue have changed, or after a while, so that open pages
+    cost it nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__((), "Ended jobs")
+        self._known: dict[str, tuple[float, frozenset[int], Sequence[EndedJob]]] = {}
+
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[Sequence[EndedJob]]] | None:
+        if getattr(hub, "own_jobs", None) is None or hub.watcher.latest is None:
+            return None
+        live = frozenset(job.id for job in hub.watcher.latest.of_user(user.name) if job.phase is not Phase.TERMINAL)
+
+        async def ask() -> Sequence[EndedJob]:
+            now = time.monotonic()
+            before = self._known.get(user.name)
+            if before is not None and now - before[0] < (FRESH if before[1] == live else AT_LEAST):
+                return before[2]
+            found = await hub.own_jobs.ended(user.name, time.time() - DAYS * 86400)
+            kept = sorted((job for job in found if job.phase is Phase.TERMINAL), key=lambda job: job.end)[
+                -MOST_RECORDS:
+            ]
+            if len(self._known) >= MOST_USERS:
+                self._known.pop(next(iter(self._known)))
+            self._known[user.name] = (now, live, kept)
+            return kept
+
+        return ask
 
 
 async def session_news(handler: Any) -> SessionNews:

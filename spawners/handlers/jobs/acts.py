@@ -33,18 +33,18 @@ WORDS = {
         "Cancel jobs",
     ),
     Act.REQUEUE: (
-        "Put jobs back into the queue?",
-        "They end now and start again from their beginning, when there is a place. What they have not written to a file is "
-        "lost; output of before is kept or overwritten as the job was submitted (--open-mode).",
-        "Put back",
-        "Put jobs back",
+        "Requeue jobs?",
+        "They end now, go back into the queue, and start again from their beginning. What they have not written to a "
+        "file is lost; output of before is kept or overwritten as the job was submitted (--open-mode).",
+        "Requeue",
+        "Requeue jobs",
     ),
     Act.HOLD: ("Hold jobs?", "They keep waiting until you release them.", "Hold", "Hold jobs"),
     Act.RELEASE: ("Release jobs?", "They wait for their turn again.", "Release", "Release jobs"),
     Act.LIMIT: (
         "Lower the time limit?",
         "A shorter job may start sooner. You cannot raise the limit of a running job again.",
-        "Lower the limit",
+        "Lower the limit of",
         "Time limit",
     ),
 }

@@ -17,7 +17,9 @@ from carme_hub.spawners.jobs.again import Submissions
 
 AGAIN = r"/carme/jobs/again"
 _SILENT = "Slurm does not answer at the moment, so nothing was submitted. Try it again in a minute."
-NOT_KNOWN = "Slurm does not answer: the job may or may not be submitted. Look at the list of your jobs before you try again."
+NOT_KNOWN = (
+    "Slurm does not answer: the job may or may not be submitted. Look at the list of your jobs before you try again."
+)
 
 
 class AgainHandler(BaseHandler):

@@ -1,4 +1,4 @@
-"""One job of the visitor's own: what it is, what it waits for, its tasks, and what can be done: ``/hub/carme/jobs/one``.
+"""One job of the visitor's own: what it is, its tasks, and what can be done to it: ``/hub/carme/jobs/one``.
 
 It is there for jobs in the queue, and for jobs that have ended and are in Slurm's accounting.
 """
@@ -6,15 +6,16 @@ It is there for jobs in the queue, and for jobs that have ended and are in Slurm
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from jupyterhub.handlers.base import BaseHandler
 from tornado import web
 
-from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase
 from carme_hub.domain.cluster.own_jobs.details import JobDetails, output_path
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
-from carme_hub.domain.cluster.own_jobs.targets import Target, target_of
+from carme_hub.domain.cluster.own_jobs.targets import Target, joined, live, target_of
 from carme_hub.errors import SlurmError
 from carme_hub.spawners.form.durations import clock, duration
 from carme_hub.spawners.home.jobs import JobRow, rows_of
@@ -23,7 +24,7 @@ from carme_hub.spawners.jobs.acts import Chosen, chosen
 from carme_hub.spawners.jobs.ended import ended_row
 
 ONE = r"/carme/jobs/one"
-#: Tasks of an array that are listed.
+#: Tasks of an array, or groups of them, that are listed.
 MOST_TASKS = 100
 _NONE = "There is no such job of yours, or Slurm has forgotten it."
 
@@ -51,7 +52,7 @@ class OneJobHandler(BaseHandler):
             "row": rows[0] if rows else None,
             "ended": ended_row([record], now, virtual=virtual) if record is not None else None,
             "facts": facts(found, details, record, now),
-            "tasks": self._tasks(hub, found, now, virtual=virtual) if not target.tasks else [],
+            "tasks": await self._tasks(hub, found, now, virtual=virtual),
             "is_array": bool(found.jobs and found.jobs[0].array and not target.tasks),
             "limit": _limit(found),
             "output": _has_output(found, details, record, target),
@@ -73,17 +74,28 @@ class OneJobHandler(BaseHandler):
                 return None, None
             raise web.HTTPError(503, "Slurm does not answer at the moment. Try it again in a minute.") from error
 
-    def _tasks(self, hub: HubContext, found: Chosen, now: float, *, virtual: bool) -> list[JobRow]:
-        if not found.jobs or not found.jobs[0].array or hub.watcher.latest is None:
+    async def _tasks(self, hub: HubContext, found: Chosen, now: float, *, virtual: bool) -> list[JobRow]:
+        """Return a row for each task that runs, and for those together that wait for the same."""
+        snapshot = hub.watcher.latest
+        if not found.jobs or not found.jobs[0].array or found.target.tasks or snapshot is None:
             return []
-        running_first = sorted(found.jobs, key=lambda job: (job.phase is Phase.WAITING, job.id))[:MOST_TASKS]
-        named = [(str(Target(found.target.number, _plain(job.tasks))), [job], None) for job in running_first]
-        return rows_of(named, hub.watcher.latest, now, virtual=virtual)
+        try:
+            tasks = await hub.own_jobs.tasks(self.current_user.name, [found.target.number])
+        except SlurmError as error:
+            hub.log.warning("Tasks of %s of %s are not shown: %s", found.target, self.current_user.name, error)
+            return []
+        groups: dict[object, list[Job]] = {}
+        for job in live(found.target, tasks):
+            waits = job.phase is Phase.WAITING
+            groups.setdefault((job.reason, job.time_limit) if waits else job.tasks, []).append(job)
+        named = []
+        for some in sorted(groups.values(), key=lambda each: each[0].phase is Phase.WAITING)[:MOST_TASKS]:
+            numbers = joined(job.tasks for job in some)
+            named.append((str(Target(found.target.number, numbers)), [replace(some[0], tasks=numbers)], None))
+        return rows_of(named, snapshot, now, virtual=virtual)
 
 
-def facts(
-    found: Chosen, details: JobDetails | None, record: EndedJob | None, now: float
-) -> list[tuple[str, str]]:
+def facts(found: Chosen, details: JobDetails | None, record: EndedJob | None, now: float) -> list[tuple[str, str]]:
     """Return what is known of a job, as names and texts."""
     known: list[tuple[str, str]] = []
     if found.jobs:
@@ -120,11 +132,6 @@ def _has_output(found: Chosen, details: JobDetails | None, record: EndedJob | No
     if details is not None:
         return details.batch and bool(target.tasks.isdigit() or not details.array)
     return record is not None and bool(record.start)
-
-
-def _plain(tasks: str) -> str:
-    """Return a list of tasks without the brackets and the limit that Slurm writes with it."""
-    return tasks.partition("%")[0].strip("[]")
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [(ONE, OneJobHandler)]

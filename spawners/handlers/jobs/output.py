@@ -67,7 +67,7 @@ class OutputHandler(OutputBase):
         place = None
         try:
             place = await self._outputs.place(hub, self.current_user.name, target, stream)
-            values |= {"path": place.path, "name": place.name}
+            values |= {"path": place.path, "what": place.name}
             if words:
                 values["found"] = await self._outputs.find(hub, self.current_user.name, place, words)
             else:
@@ -151,10 +151,16 @@ class FileHandler(OutputBase):
         self.finish()
 
     def _begin(self, place: Place, target: Target, stream: str) -> None:
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", place.path.rpartition("/")[2])[:100] or f"job-{target.number}-{stream}.txt"
+        name = (
+            re.sub(r"[^A-Za-z0-9._-]", "_", place.path.rpartition("/")[2])[:100] or f"job-{target.number}-{stream}.txt"
+        )
         self.set_header("Content-Type", "application/octet-stream")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
 
 
-HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [(OUTPUT, OutputHandler), (MORE, NewHandler), (FILE, FileHandler)]
+HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
+    (OUTPUT, OutputHandler),
+    (MORE, NewHandler),
+    (FILE, FileHandler),
+]

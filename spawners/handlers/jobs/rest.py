@@ -84,7 +84,10 @@ class JobsHandler(JobsBase):
         virtual = bool(getattr(user.spawner, "virtual", False))
         rows, left_out = job_rows(snapshot, user.name, own, time.time(), virtual=virtual)
         age = max(0.0, time.monotonic() - snapshot.asked)
-        jobs = [{("job" if key == "id" else "name" if key == "what" else key): value for key, value in asdict(row).items()} for row in rows]
+        jobs = [
+            {("job" if key == "id" else "name" if key == "what" else key): value for key, value in asdict(row).items()}
+            for row in rows
+        ]
         return {"jobs": jobs, "left_out": left_out, "age": round(age, 1)}
 
 
@@ -184,7 +187,12 @@ class AgainHandler(JobsBase):
         target = _target(job)
         if not submits:
             found = await submissions(self).show(hub, user.name, target)
-            return {"script": found.script, "options": dict(found.options), "arguments": found.arguments, "notes": found.notes}
+            return {
+                "script": found.script,
+                "options": dict(found.options),
+                "arguments": found.arguments,
+                "notes": found.notes,
+            }
         body = small_json(self.request.body, _LARGEST_BODY) if self.request.body.strip() else {}
         tasks = body.get("tasks", "") if isinstance(body, dict) and set(body) <= {"tasks"} else None
         if not isinstance(tasks, str):

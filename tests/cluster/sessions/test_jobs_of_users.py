@@ -1,4 +1,4 @@
-"""A batch array from the command line on its owner's page: seen, held, lowered, read, put away; never by another user."""
+"""A batch array from the command line on its owner's page: seen, held, read, cancelled; never by another user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class People:
         done = hub.cluster.run("sbatch", *words, str(home / NAME), "june", user="alice")
         self.array = int(done.stdout)
         self.log = home / f"sweep-{self.array}-0.txt"
-        self.tokens = {name: hub.api("POST", f"/users/{name}/tokens", {"note": "test"}).body["token"] for name in ("alice", "bob")}
+        self.tokens = {
+            name: hub.api("POST", f"/users/{name}/tokens", {"note": "test"}).body["token"] for name in ("alice", "bob")
+        }
         wait_for(lambda: self.log.exists() and self.log.stat().st_size, 60, "the first task to run")
         self.log.chmod(0o600)
         wait_for(lambda: "(7 waiting, 1 running)" in self.page(self.alice, "home"), 30, "the page to show it")
@@ -49,7 +51,9 @@ class People:
 
     def tasks(self) -> dict[str, str]:
         """Return what root sees: reason and limit by record of the array."""
-        text = self.hub.cluster.run("squeue", "-h", "-a", "-o", "%K|%T|%r|%l", f"--jobs={self.array}", check=False).stdout
+        text = self.hub.cluster.run(
+            "squeue", "-h", "-a", "-o", "%K|%T|%r|%l", f"--jobs={self.array}", check=False
+        ).stdout
         return dict(line.split("|", 1) for line in text.splitlines())
 
 
@@ -77,7 +81,13 @@ def test_another_user_changes_nothing(people: People) -> None:
     for act in ("hold", "cancel", "requeue", "limit"):
         said = people.post(people.bob, act=act, job=str(people.array), sure="yes", minutes="5")
         assert "has ended already, or is not yours." in said
-        status, found = people.ask("bob", "POST", "/acts", {"act": act, "jobs": [str(people.array)], **({"minutes": 5} if act == "limit" else {})}, of="bob")
+        status, found = people.ask(
+            "bob",
+            "POST",
+            "/acts",
+            {"act": act, "jobs": [str(people.array)], **({"minutes": 5} if act == "limit" else {})},
+            of="bob",
+        )
         assert (status, found["results"][0]["done"]) == (200, False)
     assert people.tasks() == before
 

@@ -125,7 +125,11 @@ def test_other_commands_do_not_run(helper: Helper, words: Any) -> None:
 
 
 def test_a_script_is_submitted_with_its_options_and_arguments(helper: Helper) -> None:
-    asked = {"options": {"mem": "2G", "requeue": "", "job-name": "my näme"}, "arguments": ["a b", "c"], "script": SCRIPT}
+    asked = {
+        "options": {"mem": "2G", "requeue": "", "job-name": "my näme"},
+        "arguments": ["a b", "c"],
+        "script": SCRIPT,
+    }
     done = helper.ask({"submit": asked})
     assert (done.returncode, done.stdout) == (0, b"42\n"), done.stderr
     argv = helper.argv("sbatch")
@@ -158,7 +162,15 @@ def test_other_options_and_what_is_no_script_are_refused(helper: Helper, changes
 
 @pytest.mark.parametrize(
     "document",
-    [b"", b"[]", b"{}", b"\xff", b'{"user": "alice"}', b'{"user": "alice", "run": ["scancel", "9"], "file": {}}', b'{"user": "bob", "run": ["scancel", "9"]}'],
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"user": "alice"}',
+        b'{"user": "alice", "run": ["scancel", "9"], "file": {}}',
+        b'{"user": "bob", "run": ["scancel", "9"]}',
+    ],
 )
 def test_a_document_that_is_none_or_for_somebody_else_is_refused(helper: Helper, document: bytes) -> None:
     assert helper.ask(document).returncode == 64

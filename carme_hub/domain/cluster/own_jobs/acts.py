@@ -43,13 +43,26 @@ class Outcome:
 
 
 def is_held(job: Job) -> bool:
-    """Return whether a job waits because somebody, or Slurm, holds it."""
-    return job.phase is Phase.WAITING and ("held" in job.reason.lower() or job.reason == "JobHoldMaxRequeue")
+    """Return whether a job waits because somebody, or Slurm, holds it; of tasks in one record, whether all do."""
+    return job.phase is Phase.WAITING and all(map(_holds, _reasons(job)))
+
+
+def is_held_in_part(job: Job) -> bool:
+    """Return whether some of the tasks in one record are held; squeue joins the reasons of tasks that wait."""
+    return job.phase is Phase.WAITING and any(map(_holds, _reasons(job))) and not is_held(job)
 
 
 def is_held_by_owner(job: Job) -> bool:
     """Return whether its owner holds it, and so may release it."""
     return is_held(job) and "JobHeldUser" in job.reason
+
+
+def _reasons(job: Job) -> list[str]:
+    return job.reason.split(",")
+
+
+def _holds(reason: str) -> bool:
+    return "held" in reason.lower() or reason == "JobHoldMaxRequeue"
 
 
 def possible(jobs: Sequence[Job]) -> list[Act]:
@@ -84,10 +97,10 @@ def refusal(act: Act, jobs: Sequence[Job], *, minutes: int = 0, now: float = 0.0
 
 
 def _release_refusal(waiting: Sequence[Job]) -> str:
-    held = [job for job in waiting if is_held(job)]
+    held = [job for job in waiting if is_held(job) or is_held_in_part(job)]
     if not held:
         return "is not held." if waiting else "runs already."
-    if not any(is_held_by_owner(job) for job in held) and all("JobHeldAdmin" in job.reason for job in held):
+    if all("JobHeldAdmin" in job.reason and "JobHeldUser" not in job.reason for job in held):
         return "is held by an administrator. Only an administrator can release it: ask one."
     return ""
 
@@ -98,15 +111,15 @@ def _limit_refusal(jobs: Sequence[Job], minutes: int, now: float) -> str:
         return "needs a time limit of one minute at least."
     if all(limit and minutes >= limit for limit in limits):
         return f"has a limit of {min(limits)} minutes. It can only be lowered; an administrator may raise it."
+    if any(limit and minutes > limit for limit in limits):
+        return "has tasks with a lower limit already, which would be raised. Choose the others."
     ran = max((now - job.start for job in jobs if job.phase is Phase.ACTIVE and job.start), default=0.0)
     if 60 * minutes <= ran:
         return f"has run for {math.floor(ran / 60)} minutes already and would end at once. Choose more, or cancel it."
     return ""
 
 
-def outcome(
-    act: Act, before: Sequence[Job], after: Sequence[Job], *, complaint: str = "", minutes: int = 0
-) -> Outcome:
+def outcome(act: Act, before: Sequence[Job], after: Sequence[Job], *, complaint: str = "", minutes: int = 0) -> Outcome:
     """Return what became of an act.
 
     Args:
@@ -118,7 +131,7 @@ def outcome(
         return Outcome("info", "has ended meanwhile.", False)
     if not left:
         return Outcome("success", _DONE[act].format(minutes=minutes), True)
-    why = said(complaint, act)
+    why = said(complaint)
     if len(left) < len(after):
         return Outcome("warning", f"{_DONE[act].format(minutes=minutes)[:-1]}, but not all of it: {why}", True)
     if act is Act.HOLD and all(job.phase in _LIVE for job in left):
@@ -147,7 +160,7 @@ def _undone(act: Act, before: Sequence[Job], after: Sequence[Job], minutes: int)
     if act is Act.REQUEUE:
         restarts = {_key(job): job.restarts for job in before}
         return [job for job in after if job.phase in _LIVE and job.restarts <= restarts.get(_key(job), -1)]
-    return [job for job in after if job.phase is not Phase.ENDING and job.time_limit > minutes or not job.time_limit]
+    return [job for job in after if (job.phase is not Phase.ENDING and job.time_limit > minutes) or not job.time_limit]
 
 
 def _key(job: Job) -> object:
@@ -155,7 +168,7 @@ def _key(job: Job) -> object:
     return (job.array, job.tasks) if job.array else job.id
 
 
-def said(complaint: str, act: Act) -> str:
+def said(complaint: str) -> str:
     """Return a complaint of Slurm's as a sentence."""
     for words, sentence in _COMPLAINTS:
         if words in complaint.lower():
@@ -167,7 +180,7 @@ def said(complaint: str, act: Act) -> str:
 
 _COMPLAINTS = (
     ("access/permission denied", "Slurm does not allow it to the owner of a job."),
-    ("operation is presently disabled", "it was submitted with --no-requeue, or nothing is put back on this cluster."),
-    ("only batch jobs are accepted", "it was started by srun or salloc. Only jobs of sbatch can be put back."),
+    ("operation is presently disabled", "it was submitted with --no-requeue, or nothing is requeued on this cluster."),
+    ("only batch jobs are accepted", "it was started by srun or salloc. Only jobs of sbatch can be requeued."),
     ("invalid user id", "Slurm says that it is not yours."),
 )

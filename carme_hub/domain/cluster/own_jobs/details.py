@@ -17,7 +17,8 @@ class JobDetails:
 
     Attributes:
         array, task: of a job array, 0 and "" = none; of waiting tasks their list.
-        command: the script's path and its arguments, separated by blanks. batch: whether sbatch submitted it.
+        command: the script's path, in 22.05 with its arguments. batch: whether sbatch submitted it.
+        submit_line: the command line by which it was submitted, without its quotes, as accounting has it.
         nodes: "2" or "1-2". memory: Slurm's ``--mem`` or, per CPU, ``--mem-per-cpu``.
         tres: what was asked for by ``--gres``, ``--gpus``, ``--gpus-per-socket`` and ``--gpus-per-task``, as their
             values, by the option's name.
@@ -53,6 +54,7 @@ class JobDetails:
     requeue: bool = False
     exclusive: bool = False
     dependency: str = ""
+    submit_line: str = ""
     first_node: str = ""
     tres: tuple[tuple[str, str], ...] = ()
 

@@ -21,6 +21,35 @@ from .targets import is_task_list
 #: Bytes of a script that is submitted again; Slurm's own limit is 4 MiB.
 LONGEST_SCRIPT = 1 << 20
 _WRAPPED = "# This script was created by sbatch --wrap."
+#: sbatch's options that have no value, or only one after "=".
+_SHORT_FLAGS = frozenset("HkOQsvWhV")
+_FLAGS = frozenset(
+    f"--{name}"
+    for name in (
+        *(
+            "contiguous",
+            "disable-stdout-job-summary",
+            "exclusive",
+            "get-user-env",
+            "help",
+            "hold",
+            "ignore-pbs",
+            "nice",
+        ),
+        *(
+            "no-kill",
+            "no-requeue",
+            "overcommit",
+            "oversubscribe",
+            "parsable",
+            "propagate",
+            "quiet",
+            "reboot",
+            "requeue",
+        ),
+        *("share", "spread-job", "test-only", "use-min-nodes", "verbose", "version", "wait"),
+    )
+)
 _NO_VALUE = frozenset({"", "N/A", "(null)", "None", "Unknown"})
 
 
@@ -51,7 +80,9 @@ class Resubmission:
         Raises:
             CannotSubmitAgain: they are no list of tasks.
         """
-        if not is_task_list(tasks.partition("%")[0]) or not re.fullmatch(r"(?:%\d{1,7})?", tasks[len(tasks.partition("%")[0]) :]):
+        if not is_task_list(tasks.partition("%")[0]) or not re.fullmatch(
+            r"(?:%\d{1,7})?", tasks[len(tasks.partition("%")[0]) :]
+        ):
             raise CannotSubmitAgain("Tasks are numbers and ranges, such as 0-9 or 3,5-8%2.", reason="wrong-tasks")
         return replace(self, options={**self.options, "array": tasks})
 
@@ -87,14 +118,14 @@ def resubmission(job: JobDetails, script: str, *, from_accounting: bool = False)
         "Variables that were set in the shell from which it was submitted are not known, so it starts without them: "
         "modules and environments must be loaded by the script."
     ]
-    options = {name: value for name, value in _options(job, script, notes, from_accounting).items() if value is not None}
+    options = {
+        name: value for name, value in _options(job, script, notes, from_accounting).items() if value is not None
+    }
     arguments = _arguments(job, script, notes)
     return Resubmission(job.user, script, options, arguments, tuple(notes))
 
 
-def _options(
-    job: JobDetails, script: str, notes: list[str], from_accounting: bool
-) -> dict[str, str | None]:
+def _options(job: JobDetails, script: str, notes: list[str], from_accounting: bool) -> dict[str, str | None]:
     found: dict[str, str | None] = {"job-name": job.name}
     for name in ("account", "partition", "qos", "reservation", "constraint", "licenses"):
         value = getattr(job, name)
@@ -122,7 +153,7 @@ def _options(
         found["chdir"] = job.folder
     for name in ("output", "error", "input"):
         value = getattr(job, name)
-        if value in _NO_VALUE or (name == "input" and value == "/dev/null"):
+        if value in _NO_VALUE or (name, value) in (("input", "/dev/null"), ("error", job.output)):
             continue
         pattern = with_patterns(value, job)
         if name != "output" or pattern not in _default_outputs(job):
@@ -164,7 +195,7 @@ def _has(script: str, *options: str) -> bool:
         if words and words[0] == "#SBATCH":
             for word in words[1:]:
                 name = word.lstrip("-").partition("=")[0]
-                if word.startswith("-") and (name in options or name[:1] in options and not word.startswith("--")):
+                if word.startswith("-") and (name in options or (name[:1] in options and not word.startswith("--"))):
                     return True
         elif line.strip() and not line.lstrip().startswith("#"):
             return False
@@ -172,9 +203,34 @@ def _has(script: str, *options: str) -> bool:
 
 
 def _arguments(job: JobDetails, script: str, notes: list[str]) -> tuple[str, ...]:
-    if _WRAPPED in script or job.command in _NO_VALUE:
+    if _WRAPPED in script:
         return ()
-    words = job.command.split()[1:]
+    path, *shown = job.command.split() if job.command not in _NO_VALUE else ("",)
+    words = script_arguments(job, script, path) if job.submit_line else None
+    if words is None:
+        words = tuple(shown)
+        if not words:
+            notes.append("Arguments that the script may have had are not known.")
     if words:
-        notes.append("Arguments of the script are as Slurm shows them; one with a blank in it becomes two.")
-    return tuple(words)
+        notes.append("Arguments of the script are as Slurm keeps them; one with a blank in it becomes two.")
+    return words
+
+
+def script_arguments(job: JobDetails, script: str, path: str) -> tuple[str, ...] | None:
+    """Return what follows the script in the line by which a job was submitted; None if that is not certain.
+
+    Slurm keeps the line without its quotes, so that a value with a blank could be taken for the script.
+    """
+    words = job.submit_line.split()[1:]
+    named = _has(script, "job-name", "J") or any(word.startswith(("-J", "--job-name")) for word in words)
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        alone = "=" in word or word in _FLAGS if word.startswith("--") else len(word) > 2 or word[1:] in _SHORT_FLAGS
+        at += 1 if alone else 2
+    if at >= len(words):
+        return ()  # it was read from a pipe
+    name = posixpath.basename(words[at])
+    if name != (posixpath.basename(path) if path else job.name) and (path or not named):
+        return None
+    return tuple(words[at + 1 :])

@@ -1,4 +1,4 @@
-"""What squeue and sacct say of one user's jobs is understood, or is no answer; a body of slurmrestd is what it means."""
+"""What squeue and sacct say of one user's jobs is understood, or is no answer; so is a body of slurmrestd."""
 
 from __future__ import annotations
 
@@ -43,12 +43,15 @@ def row(**changes: str) -> str:
     return CUT.join(found[field] for field in details.FIELDS) + CUT + "\n"
 
 
+NEWER = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
+
+
 def record(**changes: str) -> str:
-    found = {**RECORD, **changes}
-    return CUT.join(found[field] for field in accounting.FIELDS) + CUT + "\n"
+    found = {"StdOut": "", "StdErr": "", **RECORD, **changes}
+    return CUT.join(found[field] for field in NEWER) + CUT + "\n"
 
 
-HEADER = CUT.join(accounting.FIELDS) + CUT + "\n"
+HEADER = CUT.join(NEWER) + CUT + "\n"
 
 
 @pytest.fixture
@@ -72,7 +75,9 @@ async def test_details_of_a_job(forged: ForgedSlurm, jobs: OwnJobs) -> None:
 
 async def test_details_of_tasks(forged: ForgedSlurm, jobs: OwnJobs) -> None:
     one = {"ArrayJobID": "130", "STDOUT": "/home/alice/slurm-130_1.out"}
-    forged.say("squeue", row(ArrayTaskID="3-9%2", ArrayJobID="130") + row(JobID="131", ArrayTaskID="1", State="RUNNING", **one))
+    forged.say(
+        "squeue", row(ArrayTaskID="3-9%2", ArrayJobID="130") + row(JobID="131", ArrayTaskID="1", State="RUNNING", **one)
+    )
     whole = await jobs.details("alice", Target(130))
     assert whole is not None
     assert (whole.array, whole.task, whole.id) == (130, "1,3-9%2", 130)
@@ -84,6 +89,7 @@ async def test_details_of_tasks(forged: ForgedSlurm, jobs: OwnJobs) -> None:
 
 async def test_what_newer_releases_say_of_gpus_and_memory_is_understood(forged: ForgedSlurm, jobs: OwnJobs) -> None:
     said = {"tres-per-node": "gres/gpu:a100:2,gres/shard=1", "tres-per-job": "gres/gpu:4", "MinMemory": "2Gc"}
+    said |= {"tres-per-task": "cpu=2", "STDERR": "(null)"}
     forged.say("squeue", row(**said))
     found = await jobs.details("alice", Target(130))
     assert found is not None
@@ -114,7 +120,9 @@ async def test_records_have_what_their_steps_used(forged: ForgedSlurm, jobs: Own
 
 
 async def test_tasks_of_an_array_in_accounting(forged: ForgedSlurm, jobs: OwnJobs) -> None:
-    tasks = [record(JobID=f"20_{n}", JobIDRaw=str(30 + n)) for n in range(3)] + [record(JobID="20_[3-9%2]", JobIDRaw="20", Start="Unknown", End="Unknown", State="PENDING")]
+    tasks = [record(JobID=f"20_{n}", JobIDRaw=str(30 + n)) for n in range(3)] + [
+        record(JobID="20_[3-9%2]", JobIDRaw="20", Start="Unknown", End="Unknown", State="PENDING")
+    ]
     forged.say("sacct", HEADER + "".join(tasks))
     whole = await jobs.record("alice", Target(20))
     assert whole is not None
@@ -124,8 +132,25 @@ async def test_tasks_of_an_array_in_accounting(forged: ForgedSlurm, jobs: OwnJob
     assert (one.id, one.key) == (31, "20_1")
 
 
+async def test_names_of_files_are_read_where_sacct_has_them(forged: ForgedSlurm, jobs: OwnJobs) -> None:
+    forged.say("sacct", HEADER + record(StdOut="/home/alice/%j.txt"))
+    [found] = await jobs.ended("alice", 0)
+    assert found.output == "/home/alice/%j.txt"
+    older = record().removesuffix(f"{CUT}{CUT}{CUT}\n") + CUT + "\n"
+    refuse = 'case "$*" in *StdOut*) echo "sacct: fatal: Invalid field requested: \\"StdOut\\"" >&2; exit 1;; esac'
+    forged.say("sacct", CUT.join(accounting.FIELDS) + CUT + "\n" + older, before=refuse)
+    for _ in range(2):
+        [found] = await jobs.ended("alice", 0)
+        assert found.output == ""
+    assert len(forged.calls("sacct")) == 4, "it is asked for them once"
+
+
 async def test_an_answer_of_sacct_that_is_none(forged: ForgedSlurm, jobs: OwnJobs) -> None:
-    for out, err in (("", ""), ("x", ""), (HEADER, "sacct: error: Problem talking to the database: Connection refused")):
+    for out, err in (
+        ("", ""),
+        ("x", ""),
+        (HEADER, "sacct: error: Problem talking to the database: Connection refused"),
+    ):
         forged.say("sacct", out, err=err)
         with pytest.raises(SlurmUnreachable):
             await jobs.ended("alice", 0)
@@ -157,7 +182,8 @@ JOB = Resubmission(
 def test_the_body_without_types() -> None:
     found = body(JOB, "/home/alice", typed=False)
     job: dict[str, Any] = found["job"]
-    assert found["script"] == "#!/bin/sh\n"
+    assert found["script"] == "#!/bin/sh\nset -- a b\n"
+    assert "argv" not in job, "slurmrestd 22.05 dies of it"
     assert (job["time_limit"], job["nodes"], job["memory_per_node"], job["gres"]) == (90, [2, 2], 3072, "gpu:a100:2")
     assert (job["requeue"], job["array"], job["environment"]["HOME"]) == (True, "0-3%2", "/home/alice")
 
@@ -168,6 +194,14 @@ def test_the_body_with_types() -> None:
     assert (job["minimum_nodes"], job["maximum_nodes"], job["tres_per_node"]) == (2, 2, "gres/gpu:a100:2")
     assert job["argv"][1:] == ["a", "b"]
     assert "HOME=/home/alice" in job["environment"]
+
+
+def test_arguments_of_other_than_shell_scripts_are_not_passed_on() -> None:
+    for first in ("#!/bin/bash -l", "#! /usr/bin/env bash", "#!/bin/sh"):
+        job = Resubmission("alice", f"{first}\necho\n", {}, ("it's", "b"))
+        assert body(job, "/home/alice", typed=False)["script"] == f"{first}\nset -- 'it'\"'\"'s' b\necho\n"
+    with pytest.raises(CannotSubmitAgain, match="not one of a shell"):
+        body(Resubmission("alice", "#!/usr/bin/python3\n", {}, ("a",)), "/home/alice", typed=False)
 
 
 @pytest.mark.parametrize("options", [{"exclusive": ""}, {"mem": "much"}])

@@ -138,7 +138,7 @@ async def test_rest_acts_with_the_users_token_which_only_the_command_sees(
     assert forged.calls("scontrol") == ["hold 9"]
     assert await owner.submit(JOB) == 42
     [(user, body)] = submitter.bodies
-    assert (user, body["script"], body["job"]["time_limit"]) == (ME, "#!/bin/sh\n", 5)
+    assert (user, body["script"], body["job"]["time_limit"]) == (ME, "#!/bin/sh\nset -- 'a b'\n", 5)
     assert not owner.reads_script_options
 
 

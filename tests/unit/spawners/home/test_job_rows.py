@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from affected_parts import session
 from booked_parts import HOUR, NOW
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.spawners.home.jobs import MOST_ROWS, JobRow, count_tasks, job_rows, sessions_by_job
+from carme_hub.spawners.home.jobs import MOST_ROWS, JobRow, job_rows, sessions_by_job
 
 RUNS = Job(
     5, "train.sh", "sam", "RUNNING", Phase.ACTIVE, nodes=("n1", "n2"), submitted=NOW - HOUR, start=NOW - HOUR,
@@ -29,7 +28,8 @@ def rows(*jobs: Job, sessions: tuple = (), virtual: bool = False) -> list[JobRow
 
 def test_jobs_of_the_command_line_say_where_they_run_and_what_they_wait_for() -> None:
     waits, runs = rows(RUNS, WAITS)
-    assert (runs.id, runs.what, runs.label, runs.gpus, runs.cancels) == ("5", "train.sh", "Running", "2 × a100", True)
+    assert (runs.id, runs.what, runs.label, runs.gpus) == ("5", "train.sh", "Running", "2 × a100")
+    assert (runs.acts, waits.acts) == (("cancel", "requeue"), ("cancel", "hold"))
     assert runs.said.startswith("On n1, n2 since ")
     assert runs.said.endswith(" at the latest.")
     assert (waits.id, waits.label) == ("6", "Waiting")
@@ -51,12 +51,16 @@ def test_tasks_of_an_array_are_one_row_with_counts() -> None:
     assert (alone.counts, alone.label) == ("7 waiting", "Waiting")
 
 
-@pytest.mark.parametrize(
-    ("tasks", "count"),
-    [("3", 1), ("0-9", 10), ("0-9%2", 10), ("1,4-7%2", 5), ("0-9:3", 4), ("[1-3]", 3), ("...", 1), ("1,2,...", 2)],
-)
-def test_tasks_are_counted_as_slurm_writes_them(tasks: str, count: int) -> None:
-    assert count_tasks(tasks) == count
+def test_held_jobs_and_tasks_say_who_holds_them() -> None:
+    held = replace(WAITS, reason="JobHeldUser")
+    [row] = rows(held)
+    assert (row.label, row.acts) == ("Held", ("cancel", "release"))
+    assert row.said == "You hold it: it starts only after you release it."
+    tasks = [replace(WAITS, id=10, array=10, tasks="3-9"), replace(held, id=11, array=10, tasks="1-2")]
+    [row] = rows(*tasks)
+    assert (row.label, row.counts, row.acts) == ("Waiting", "7 waiting, 2 held", ("cancel", "hold", "release"))
+    [row] = rows(replace(tasks[0], reason="JobArrayTaskLimit,JobHeldUser"))
+    assert (row.label, row.counts, row.acts) == ("Waiting", "7 waiting, some held", ("cancel", "hold", "release"))
 
 
 def test_a_session_has_a_card_and_its_companions_and_batch_jobs_say_what_they_are() -> None:
@@ -66,7 +70,7 @@ def test_a_session_has_a_card_and_its_companions_and_batch_jobs_say_what_they_ar
     jobs = [replace(RUNS, id=20 + n, name=each.job_name) for n, each in enumerate((own, companion, batch))]
     found = rows(*jobs, sessions=(own, companion, batch))
     assert [row.what for row in found] == ["Batch job net", "More nodes for run1"]
-    assert not any(row.cancels for row in found), "they have buttons of their own"
+    assert [row.acts for row in found] == [("cancel",), ("cancel",)], "the hub ends them; nothing else is done to them"
 
 
 def test_states_that_are_not_known_are_said_as_slurm_says_them() -> None:

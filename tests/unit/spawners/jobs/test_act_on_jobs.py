@@ -42,7 +42,9 @@ async def test_each_job_is_told_in_words(hub: HubWithJobs, slurm: SlurmThatActs)
     assert slurm.done == [("alice", "hold", "6")]
 
 
-async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(hub: HubWithJobs, slurm: SlurmThatActs) -> None:
+async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(
+    hub: HubWithJobs, slurm: SlurmThatActs
+) -> None:
     for each in Act:
         found = await act(hub, each, "9", "10", "9_1", "8", "99", minutes=5)
         assert [result.text for result in found] == ["has ended already, or is not yours."] * 5
@@ -52,7 +54,11 @@ async def test_jobs_of_others_and_ended_jobs_are_left_alone_by_every_act(hub: Hu
 
 async def test_an_array_is_acted_on_as_a_whole_or_by_tasks(hub: HubWithJobs, slurm: SlurmThatActs) -> None:
     [tasks] = await act(hub, Act.HOLD, "7_[3-5]")
-    assert tasks.done
+    assert tasks.sentence == "7_[3-5] sweep.sh is held: it waits until you release it."
+    [again] = await act(hub, Act.HOLD, "7_4")
+    assert again.text == "is held already."
+    [free] = await act(hub, Act.RELEASE, "7_[6-7]")
+    assert free.text == "is not held.", "squeue shows them in one row with those that are"
     [whole] = await act(hub, Act.CANCEL, "7")
     assert whole.sentence == "7 sweep.sh is cancelled."
     assert slurm.done == [("alice", "hold", "7_[3-5]"), ("alice", "cancel", "7")]

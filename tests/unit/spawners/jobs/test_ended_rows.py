@@ -8,8 +8,9 @@ from typing import Any
 
 from forged_jobs import RECORD, RUNS, WAITS, HubWithJobs, SlurmThatActs
 
-from carme_hub.spawners.jobs import ended
-from carme_hub.spawners.jobs.ended import EndedLookup, as_json, ended_rows
+from carme_hub.spawners.handlers.home import news
+from carme_hub.spawners.handlers.home.news import EndedLookup
+from carme_hub.spawners.jobs.ended import as_json, ended_rows
 
 NOW = 4000.0
 
@@ -31,7 +32,9 @@ def test_failures_are_said_and_never_called_a_session() -> None:
         "NODE_FAIL": None,
         "DEADLINE": None,
     }
-    found = {state: ended_rows([replace(RECORD, state=state, exit_code=code)], NOW)[0][0] for state, code in ends.items()}
+    found = {
+        state: ended_rows([replace(RECORD, state=state, exit_code=code)], NOW)[0][0] for state, code in ends.items()
+    }
     assert found["FAILED"].said == "Its exit code is 3."
     assert "time limit" in found["TIMEOUT"].said
     assert "memory" in found["OUT_OF_MEMORY"].said
@@ -49,7 +52,7 @@ def test_an_array_is_one_row_and_the_hubs_own_jobs_have_cards() -> None:
 
 
 async def test_accounting_is_asked_when_the_users_jobs_have_changed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(ended, "AT_LEAST", 0.0)
+    monkeypatch.setattr(news, "AT_LEAST", 0.0)
     slurm = SlurmThatActs(RUNS)
     hub = HubWithJobs(slurm)
     hub.watcher.latest = slurm.snapshot()

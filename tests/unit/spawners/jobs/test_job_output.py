@@ -65,7 +65,12 @@ async def test_nobody_finds_the_output_of_somebody_elses_job(hub: Any, slurm: Sl
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("denied", "may not read"), ("not-regular", "no regular file"), ("no-helper", "In a terminal: less /home/alice"), ("unreadable", "cannot be read")],
+    [
+        ("denied", "may not read"),
+        ("not-regular", "no regular file"),
+        ("no-helper", "In a terminal: less /home/alice"),
+        ("unreadable", "cannot be read"),
+    ],
 )
 async def test_why_a_file_is_not_shown_is_said(hub: Any, slurm: SlurmThatActs, reason: str, words: str) -> None:
     slurm.unreadable[PATH] = reason

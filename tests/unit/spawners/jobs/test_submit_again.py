@@ -80,7 +80,9 @@ async def test_of_a_forgotten_job_accounting_may_have_the_script(hub: Any, slurm
     assert any("what accounting keeps" in note for note in shown.notes)
 
 
-async def test_a_site_can_switch_it_off_and_slurmrestd_reads_no_options_of_scripts(hub: Any, slurm: SlurmThatActs) -> None:
+async def test_a_site_can_switch_it_off_and_slurmrestd_reads_no_options_of_scripts(
+    hub: Any, slurm: SlurmThatActs
+) -> None:
     slurm.reads_script_options = False
     assert any("#SBATCH" in note for note in (await Submissions().show(hub, "alice", Target(5))).notes)
     hub.settings.submit_again = False

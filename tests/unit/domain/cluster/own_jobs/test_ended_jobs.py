@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from carme_hub.domain.activity.accounted import efficiency_of
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob, details_of, efficiency_of, folded
+from carme_hub.domain.cluster.own_jobs.ended import Asked, EndedJob, details_of, folded
 from carme_hub.domain.cluster.resources import Gpus
 
 JOB = EndedJob(
@@ -46,8 +47,11 @@ def test_tasks_of_an_array_are_together_and_the_newest_come_first() -> None:
 
 
 def test_what_accounting_keeps_stands_for_what_the_controller_has_forgotten() -> None:
-    found = details_of(replace(JOB, submit_line="sbatch train.sh"))
+    found = details_of(replace(JOB, submit_line="/usr/bin/sbatch train.sh"))
     assert (found.nodes, found.tasks, found.cpus_per_task, found.memory) == ("2", 2, 4, "32768M")
     assert found.tres == (("gres", "gpu:a100:1"),)
     assert found.batch
+    whole_node = replace(JOB, asked=Asked(4, 2048, Gpus("a100", 2)), gpus=Gpus("a100", 16), cpus=64)
+    assert (details_of(whole_node).cpus_per_task, details_of(whole_node).memory) == (2, "1024M")
+    assert details_of(whole_node).tres == (("gres", "gpu:a100:1"),)
     assert not details_of(replace(JOB, submit_line="srun hostname")).batch

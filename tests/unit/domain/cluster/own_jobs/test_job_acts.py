@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from carme_hub.domain.cluster.jobs import Job, Phase
-from carme_hub.domain.cluster.own_jobs.acts import Act, is_held_by_owner, outcome, possible, refusal
+from carme_hub.domain.cluster.own_jobs.acts import (
+    Act,
+    is_held,
+    is_held_by_owner,
+    is_held_in_part,
+    outcome,
+    possible,
+    refusal,
+)
 
 NOW = 10_000.0
 RUNS = Job(5, "train.sh", "alice", "RUNNING", Phase.ACTIVE, start=NOW - 3000, time_limit=120)
@@ -15,7 +23,7 @@ WAITS = Job(6, "later.sh", "alice", "PENDING", Phase.WAITING, reason="Priority",
 HELD = replace(WAITS, reason="JobHeldUser")
 BY_ADMIN = replace(WAITS, reason="JobHeldAdmin")
 ENDING = replace(RUNS, state="COMPLETING", phase=Phase.ENDING)
-#: Seen on 22.05: one task of an array is held, and the record of the others says so too.
+#: Seen on 22.05: squeue shows tasks that wait in one row, with all of their reasons.
 TASKS = replace(WAITS, id=9, array=9, tasks="3-9", reason="Priority,JobHeldUser")
 
 
@@ -25,6 +33,7 @@ def test_each_state_offers_what_it_allows() -> None:
     assert possible([HELD]) == [Act.CANCEL, Act.RELEASE]
     assert possible([BY_ADMIN]) == [Act.CANCEL]
     assert possible([ENDING]) == []
+    assert possible([TASKS]) == [Act.CANCEL, Act.HOLD, Act.RELEASE]
     assert possible([replace(RUNS, array=9, tasks="1"), replace(WAITS, array=9, tasks="2-4")]) == [
         *(Act.CANCEL, Act.HOLD, Act.REQUEUE)
     ]
@@ -48,7 +57,15 @@ def test_a_refusal_says_why(act: Act, job: Job, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("job", "minutes", "words"),
-    [(RUNS, 120, "only be lowered"), (RUNS, 121, "only be lowered"), (RUNS, 50, "50 minutes already"), (RUNS, 51, ""), (RUNS, 0, "one minute"), (WAITS, 1, ""), (replace(WAITS, time_limit=0), 5, "")],
+    [
+        (RUNS, 120, "only be lowered"),
+        (RUNS, 121, "only be lowered"),
+        (RUNS, 50, "50 minutes already"),
+        (RUNS, 51, ""),
+        (RUNS, 0, "one minute"),
+        (WAITS, 1, ""),
+        (replace(WAITS, time_limit=0), 5, ""),
+    ],
 )
 def test_a_time_limit_goes_down_and_never_below_what_has_passed(job: Job, minutes: int, words: str) -> None:
     found = refusal(Act.LIMIT, [job], minutes=minutes, now=NOW)
@@ -56,10 +73,18 @@ def test_a_time_limit_goes_down_and_never_below_what_has_passed(job: Job, minute
     assert bool(found) is bool(words)
 
 
+def test_no_task_of_an_array_gets_more_time() -> None:
+    tasks = [replace(WAITS, array=9, tasks=str(n), time_limit=10 * n) for n in range(1, 4)]
+    assert "would be raised" in refusal(Act.LIMIT, tasks, minutes=20, now=NOW)
+    assert refusal(Act.LIMIT, tasks, minutes=10, now=NOW) == ""
+    assert refusal(Act.LIMIT, tasks[1:], minutes=20, now=NOW) == ""
+
+
 def test_who_holds_a_job_is_known() -> None:
     assert is_held_by_owner(HELD)
     assert not is_held_by_owner(BY_ADMIN)
     assert not is_held_by_owner(WAITS)
+    assert (is_held(TASKS), is_held_in_part(TASKS), is_held_in_part(HELD)) == (False, True, False)
 
 
 @pytest.mark.parametrize(

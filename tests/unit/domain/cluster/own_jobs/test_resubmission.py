@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from carme_hub.domain.cluster.own_jobs.details import JobDetails
-from carme_hub.domain.cluster.own_jobs.resubmission import CannotSubmitAgain, option_words, resubmission, with_patterns
+from carme_hub.domain.cluster.own_jobs.resubmission import (
+    CannotSubmitAgain,
+    option_words,
+    resubmission,
+    script_arguments,
+    with_patterns,
+)
 
 SCRIPT = "#!/bin/bash\n#SBATCH --mem=3G\n#SBATCH -N 2\n\npython train.py\n"
 JOB = JobDetails(
@@ -74,6 +80,28 @@ def test_tasks_of_an_array_can_be_chosen_and_nothing_else() -> None:
 def test_what_cannot_be_submitted_again_says_why(job: JobDetails, script: str, words: str) -> None:
     with pytest.raises(CannotSubmitAgain, match=words):
         resubmission(job, script)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "arguments"),
+    [
+        ("sbatch --time=9 -n2 -c 2 --exclusive --mem 3G train.sh a b", "/home/alice/train.sh", ("a", "b")),
+        ("/usr/bin/sbatch -J x --hold ./train.sh", "/home/alice/train.sh", ()),
+        ("sbatch --comment=two words train.sh a", "/home/alice/train.sh", None),
+        ("sbatch train a", "", ("a",)),
+        ("sbatch -J train other.sh a", "", ("a",)),
+        ("sbatch two words a", "", None),
+        ("sbatch --time=9", "", ()),
+    ],
+)
+def test_arguments_are_what_follows_the_script_where_that_is_certain(
+    line: str, command: str, arguments: tuple[str, ...] | None
+) -> None:
+    job = replace(JOB, command=command, submit_line=line)
+    assert script_arguments(job, SCRIPT, command) == arguments
+    found = resubmission(job, SCRIPT)
+    assert found.arguments == (arguments or ())
+    assert any("are not known" in note and "Arguments" in note for note in found.notes) is (arguments is None)
 
 
 def test_a_wrapped_command_has_no_arguments() -> None:

@@ -56,7 +56,9 @@ async def get(browser: Browser, path: str, **asked: Any) -> tuple[int, str]:
 
 
 async def post(browser: Browser, path: str, **fields: Any) -> tuple[int, str]:
-    data = {name: [str(each) for each in value] if isinstance(value, list) else str(value) for name, value in fields.items()}
+    data = {
+        name: [str(each) for each in value] if isinstance(value, list) else str(value) for name, value in fields.items()
+    }
     status, text, _ = await browser.post(path, data)  # type: ignore[arg-type]
     return status, " ".join(html.unescape(text).split())
 
@@ -71,7 +73,7 @@ async def test_the_home_page_lists_the_visitors_jobs_and_what_may_be_done(alice:
 
 
 async def test_what_loses_something_asks_first_also_by_post(alice: Browser, slurm: SlurmThatActs) -> None:
-    for what, button in (("cancel", "Cancel: these 2 jobs"), ("requeue", "Put back: these 2 jobs")):
+    for what, button in (("cancel", "Cancel these 2 jobs"), ("requeue", "Requeue these 2 jobs")):
         for call in (get, post):
             status, text = await call(alice, ACT, act=what, job=[5, 7, 9])  # type: ignore[operator]
             assert status == 200
@@ -136,8 +138,8 @@ async def test_a_form_without_its_token_or_a_stranger_changes_nothing(
         assert status in (302, 403)
     for path in (ONE, OUTPUT, AGAIN, f"{OUTPUT}/file", f"{OUTPUT}/new"):
         assert (await get(stranger, path, job=5))[0] in (302, 403), path
-    alice.xsrf = "wrong"
     for path in (ACT, AGAIN):
+        alice.xsrf = "wrong"  # each page brings a new one
         assert (await post(alice, path, act="hold", job=[6], sure="yes"))[0] == 403
     assert slurm.done == []
     assert slurm.submitted == []
@@ -173,6 +175,10 @@ async def test_the_page_of_a_job_has_what_it_is_and_what_may_be_done(alice: Brow
     assert "job=7_1" in array
     assert "job=7_%5B2-9%5D" in array
     assert "Only these tasks" in array
+    await post(alice, ACT, act="hold", job=[7], tasks="3-4")
+    _, array = await get(alice, ONE, job=7)
+    assert "job=7_%5B3-4%5D" in array
+    assert "job=7_%5B2%2C5-9%5D" in array
     _, past = await get(alice, ONE, job=20)
     assert "Completed" in past
     assert "sbatch past.sh" in past
@@ -233,7 +239,7 @@ async def test_why_there_is_no_output_is_said(alice: Browser, slurm: SlurmThatAc
 async def test_submitting_again_is_shown_first_and_done_once(alice: Browser, slurm: SlurmThatActs) -> None:
     status, text = await get(alice, AGAIN, job=5)
     assert status == 200
-    assert "sbatch --job-name=train.sh --time=60" in text
+    assert "sbatch --job-name=train.sh --time=60 --mem-per-cpu=1G" in text
     assert " ".join(SCRIPT.split()) in text
     assert "is not charged for it" in text
     assert slurm.submitted == []

@@ -46,7 +46,10 @@ class Program:
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         more = {"data": json.dumps(body) if not isinstance(body, str) else body} if body is not None else {}
-        found = {"Authorization": f"token {self.token}", **{name.replace("_", "-"): text for name, text in headers.items()}}
+        found = {
+            "Authorization": f"token {self.token}",
+            **{name.replace("_", "-"): text for name, text in headers.items()},
+        }
         status, text, _ = await self.browser.ask(method, path, headers=found, **more)
         return status, json.loads(text) if text.startswith("{") else text
 
@@ -110,7 +113,14 @@ async def test_nobody_else_is_let_in(hub: ForgedHub, alice: Browser, slurm: Any)
         await program(hub, "root-of-hub"),
     ]
     assert (await reader.ask("GET", API))[0] == 200
-    calls = [("GET", ""), ("GET", "/ended"), ("POST", "/acts"), ("GET", "/5/output"), ("GET", "/5/again"), ("POST", "/5/again")]
+    calls = [
+        ("GET", ""),
+        ("GET", "/ended"),
+        ("POST", "/acts"),
+        ("GET", "/5/output"),
+        ("GET", "/5/again"),
+        ("POST", "/5/again"),
+    ]
     for method, path in calls:
         body = {"act": "cancel", "jobs": ["5"]} if method == "POST" else None
         if method == "POST":

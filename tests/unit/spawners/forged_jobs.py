@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.cluster.own_jobs.resubmission import Resubmission
-from carme_hub.domain.cluster.own_jobs.targets import Target
+from carme_hub.domain.cluster.own_jobs.targets import Target, overlap
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.owner.ways import FileNotRead
@@ -29,7 +29,8 @@ ENDED = replace(RUNS, id=10, phase=Phase.TERMINAL, state="COMPLETED")
 SCRIPT = "#!/bin/bash\n#SBATCH --mem=1G\necho <done>\n"
 RECORD = EndedJob(
     20, "past.sh", "alice", "COMPLETED", Phase.TERMINAL, 100.0, 200.0, 3800.0, gpus=Gpus("a100", 1), cpus=4,
-    memory_mib=16384, minutes=120, cpu_seconds=3600.0, peak_mib=1000, folder="/home/alice", submit_line="sbatch past.sh",
+    memory_mib=16384, minutes=120, cpu_seconds=3600.0, peak_mib=1000, folder="/home/alice",
+    submit_line="sbatch past.sh",
 )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ class SlurmThatActs:
         self.records = [RECORD]
         self.scripts = {5: SCRIPT, 6: SCRIPT, 7: SCRIPT}
         self.stored: dict[int, str] = {}
+        self.held: set[tuple[int, int]] = set()
 
     def snapshot(self) -> Snapshot:
         return Snapshot(0, 0, dict(self.jobs))
@@ -68,11 +70,18 @@ class SlurmThatActs:
             return self.stubborn[str(target)]
         for job in list(self.jobs.values()):
             if target.meets(job) and job.user == user:
-                self._change(job, act, minutes)
+                self._change(job, target, act, minutes)
         return ""
 
-    def _change(self, job: Job, act: Act, minutes: int) -> None:
+    def _change(self, job: Job, target: Target, act: Act, minutes: int) -> None:
         waits = job.phase is Phase.WAITING
+        if target.tasks and not job.tasks.isdigit() and act in (Act.HOLD, Act.RELEASE):  # a record is split off
+            numbers = {
+                (job.array, n) for n in range(100) if overlap(target.tasks, str(n)) and overlap(job.tasks, str(n))
+            }
+            self.held = self.held | numbers if act is Act.HOLD else self.held - numbers
+            self.jobs[job.id] = replace(job, reason="Priority,JobHeldUser" if self.held else "Priority")
+            return
         if act is Act.CANCEL:
             changed = replace(job, phase=Phase.TERMINAL, state="CANCELLED")
         elif act is Act.HOLD and waits:
@@ -87,15 +96,31 @@ class SlurmThatActs:
             return
         self.jobs[job.id] = changed
 
+    async def tasks(self, user: str, arrays: Collection[int]) -> list[Job]:
+        """Return what waits in one row as the tasks that it stands for."""
+        if self.silent:
+            raise SlurmUnreachable("timed out")
+        found = []
+        for job in self.jobs.values():
+            if job.array in arrays and job.user == user:
+                first, _, last = job.tasks.partition("%")[0].partition("-")
+                for number in range(int(first), int(last or first) + 1):
+                    waits = job.phase is Phase.WAITING and job.reason.endswith(",JobHeldUser")
+                    reason = "Priority" if waits else job.reason
+                    reason = "JobHeldUser" if (job.array, number) in self.held else reason
+                    found.append(replace(job, tasks=str(number), reason=reason))
+        return found
+
     async def details(self, user: str, target: Target) -> JobDetails | None:
         self._ask("details")
-        for job in self.jobs.values():
+        for job in sorted(self.jobs.values(), key=lambda each: each.state != "PENDING"):
             if job.user == user and target.meets(job):
                 return JobDetails(
                     *(job.id, user, job.name, job.state, job.array, job.tasks),
                     command=f"/home/{user}/{job.name}",
                     folder=f"/home/{user}",
                     minutes=60,
+                    memory="1G",
                 )
         return None
 
@@ -106,6 +131,9 @@ class SlurmThatActs:
     async def ended(self, user: str, since: float, until: float = 0.0) -> tuple[EndedJob, ...]:
         self._ask("ended")
         return tuple(each for each in self.records if each.user == user)
+
+    async def memory_is_per_cpu(self, _number: int) -> bool:
+        return True
 
     async def script(self, user: str, number: int) -> str:
         self._ask("script")
@@ -152,9 +180,7 @@ class HubWithJobs:
         self.sessions = sessions
         self.ended: list[str] = []
         self.settings = SimpleNamespace(submit_again=True)
-        self.log = SimpleNamespace(
-            warning=lambda *_: None, info=lambda *_: None, debug=lambda *_: None
-        )
+        self.log = SimpleNamespace(warning=lambda *_: None, info=lambda *_: None, debug=lambda *_: None)
         self.watcher = SimpleNamespace(fresh=self._fresh)
         self.registry = SimpleNamespace(
             open_sessions=lambda: self.sessions,
