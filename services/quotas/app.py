@@ -21,10 +21,10 @@ from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.hub_users import HubUsers
+from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
 from carme_hub.services.quotas.application.disk import DiskReader
-from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.policy_trials import PolicyTrials
 from carme_hub.services.quotas.application.settlement import SettlementLoop

@@ -128,7 +128,9 @@ class StopHandler(ActHandler):
         for id in self.chosen("session"):
             session = hub.registry.current(id)
             try:
-                await self._stop(hub, id, values["reason"], user_name=session.user if session else "")
+                await self._stop(
+                    hub, id, values["reason"], user_name=session.user if session else self.current_user.name
+                )
             except web.HTTPError:
                 said.append(("danger", f"{_session_words(session)} You may not stop servers of this user."))
             except BadAct:

@@ -127,7 +127,9 @@ def test_a_node_is_drained_and_resumed_and_both_are_in_the_audit_log(day: Day) -
             cluster.run("sacctmgr", "-i", "modify", "user", cluster.hub_user, "set", "AdminLevel=Operator")
     else:
         _resumed(day, node)
-    done = [each for each in day.audit() if each["outcome"] == "done" and each["action"] in ("drain-node", "resume-node")]
+    done = [
+        each for each in day.audit() if each["outcome"] == "done" and each["action"] in ("drain-node", "resume-node")
+    ]
     assert [(each["action"], each["actor"], each["target"], each["reason"]) for each in done] == [
         ("drain-node", "ada", node, "A fan fails"),
         ("resume-node", "ada", node, "A new fan"),
