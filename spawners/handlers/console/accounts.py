@@ -19,7 +19,7 @@ from tornado import web
 from carme_hub.domain.administration.scopes import ACCOUNTS_READ, READ
 from carme_hub.domain.wording import duration
 from carme_hub.errors import StoreError
-from carme_hub.spawners.console.accounts import DAYS, AccountUse, account_of, account_use
+from carme_hub.spawners.console.accounts import DAYS, AccountUse, EndedRow, account_of, account_use
 from carme_hub.spawners.console.rows import STATES, SessionRow, Wanted, page_of
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.console.base import may
@@ -104,10 +104,7 @@ class AccountHandler(BaseHandler):
             left_out=found.left_out,
             page=page,
             open=[_open_words(row, now) for row in await open_rows(self, hub, account)],
-            ended=[
-                {"row": row, "when": clock(row.ended, now), "ran": duration(round(row.seconds / 60) * 60)}
-                for row in page.rows
-            ],
+            ended=[{"row": row, "what": _ended_words(row, now)} for row in page.rows],
         )
         self.finish(html)
 
@@ -124,6 +121,12 @@ def _open_words(row: SessionRow, now: float) -> dict[str, str]:
         "idle": clock(row.idle_since, now) if row.idle_since else "",
         "ends": clock(row.ends, now) if row.ends else "",
     }
+
+
+def _ended_words(row: EndedRow, now: float) -> str:
+    gpus = f", {row.gpus} × {row.gpu_type}" if row.gpus else ""
+    ran = f" after {duration(round(row.seconds / 60) * 60)}" if row.seconds else ""
+    return f"{row.profile}{gpus}: ended {clock(row.ended, now)}{ran}"
 
 
 class AccountApi(APIHandler):
