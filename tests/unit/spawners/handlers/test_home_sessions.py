@@ -267,3 +267,17 @@ async def test_a_session_that_has_ended_meanwhile_is_named_as_such(alice: Browse
     status, text, _ = await alice.post(f"/hub/carme/sessions/{ID}/stop", {})
     assert status == 404
     assert "There is no such session, or it has ended already." in text
+
+
+async def test_how_the_last_session_ended_is_said_once(
+    hub: ForgedHub, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await hub.browser("bob")
+    monkeypatch.setattr(SpawnerWithSession, "last_end", "Your last session ended: an administrator stopped it.")
+    status, text, _ = await bob.get("/hub/home")
+    assert (status, text.count("an administrator stopped it.")) == (200, 1)
+    part.ended = [
+        session(user="bob", state=SessionState.ENDED, ended=time.time() - 60, end_reason="Its time was over.")
+    ]
+    status, text, _ = await bob.get("/hub/home")
+    assert (status, "an administrator stopped it." in text, "Its time was over." in text) == (200, False, True)
