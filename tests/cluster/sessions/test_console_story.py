@@ -154,6 +154,7 @@ def test_a_session_is_stopped_and_its_user_reads_why(day: Day) -> None:
     day.act("stop", session=day.session.id, reason="It blocks a repair")
     wait_for(lambda: day.hub.server("alice") is None, 60, "the session to stop")
     wait_for(lambda: not Truth(day.hub).session(day.session.id).open, 60, "the session to end")
-    assert "Stopped by an administrator: It blocks a repair" in str(day.alice.get("/hub/home").body)
+    answer = day.alice.get("/hub/home")
+    assert "Stopped by an administrator: It blocks a repair" in str(answer.body), day.hub.log_text()[-6000:]
     [last] = [each for each in day.audit() if each["action"] == "stop-session"]
     assert (last["target"], last["details"]["user"]) == (day.session.id, "alice")
