@@ -92,6 +92,8 @@ class AccountHandler(BaseHandler):
             hub.log.warning("The use of account %s cannot be read: %s", account, error)
             problem = "The database does not answer, so what was used is missing here. Look again in a moment."
         page = page_of(found.ended, Wanted(sort="-ended", page=_number(self.get_query_argument("page", "1"))))
+        number = _number(self.get_query_argument("now", "1"))
+        now_page = page_of(await open_rows(self, hub, account), Wanted(sort="user", page=number))
         self.set_header("Cache-Control", "no-store")
         html = await self.render_template(
             "console/account.html",
@@ -103,7 +105,8 @@ class AccountHandler(BaseHandler):
             members=found.members,
             left_out=found.left_out,
             page=page,
-            open=[_open_words(row, now) for row in await open_rows(self, hub, account)],
+            now=now_page,
+            open=[_open_words(row, now) for row in now_page.rows],
             ended=[{"row": row, "what": _ended_words(row, now)} for row in page.rows],
         )
         self.finish(html)
@@ -149,10 +152,13 @@ class AccountApi(APIHandler):
             raise web.HTTPError(503, "The database does not answer.") from error
         page = page_of(found.ended, Wanted(sort="-ended", page=_number(self.get_query_argument("page", "1"))))
         self.set_header("Cache-Control", "no-store")
+        number = _number(self.get_query_argument("now", "1"))
+        now_page = page_of(await open_rows(self, hub, account), Wanted(sort="user", page=number))
         answer = {
             "account": account,
             "days": DAYS,
-            "open": [asdict(row) for row in await open_rows(self, hub, account)],
+            "open": [asdict(row) for row in now_page.rows],
+            "open_count": now_page.count,
             "members": [asdict(each) for each in found.members],
             "ended": [asdict(row) for row in page.rows],
             "page": page.number,
