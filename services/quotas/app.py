@@ -56,7 +56,7 @@ class QuotasService(CarmeService):
     settlement: SettlementLoop
     hub_users: HubUsers
     notices: Notices
-    messages: MessagesByMail
+    messages: MessagesByMail | None = None
     sessions: SessionStore
     disk: DiskReader
     virtual = False
@@ -109,7 +109,8 @@ class QuotasService(CarmeService):
         changed = {entry.user for entries in (done.charged, done.released, done.expired) for entry in entries}
         await policies.record_manual_edits(self)
         await self.notices.check_changes(changed)
-        await self.messages.deliver()
+        if self.messages is not None:
+            await self.messages.deliver()
 
     async def notify_requests(self) -> None:
         """Send notices of new requests and answers at once; after an error the settlement loop does it later."""
