@@ -1,4 +1,4 @@
-"""An administrator's message reaches open pages and JupyterLab, once in all tabs, as text, and is gone once it is seen."""
+"""A message of an administrator is shown on the page and in JupyterLab, once in all tabs, until it is seen."""
 
 from __future__ import annotations
 
