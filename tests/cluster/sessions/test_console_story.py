@@ -90,6 +90,8 @@ def test_stopped_starts_are_refused_with_the_reason_also_after_a_restart_and_wha
     answer = hub.begin("bob", profile="cpu")
     assert answer.status == 400
     assert words in message(answer)
+    more = hub.api("POST", f"/carme/sessions/{day.session.id}/companions", {"nodes": 1, "gpus": 1, "minutes": 5})
+    assert (more.status, more.body["error"]) == (409, "starts-stopped"), "more nodes are a new start, too"
     hub.restart()
     answer = hub.begin("bob", profile="cpu")
     assert answer.status == 400
