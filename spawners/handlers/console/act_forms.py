@@ -218,7 +218,7 @@ class AnnounceHandler(ActHandler):
         """Say what it does not do."""
         points = ["It appears on everybody's page, on the form that starts a server, and in JupyterLab."]
         if hub.slots is not None:
-            points.append("It keeps no nodes free: maintenance windows in the GPU calendar do.")
+            points.append("It keeps no nodes free: windows in the GPU calendar do, and are announced by themselves.")
         return points, True
 
     async def do(self, hub: HubContext, values: dict[str, str]) -> Said:
