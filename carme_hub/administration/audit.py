@@ -39,4 +39,6 @@ class Audit:
         try:
             self._events.emit(EVENT, data)
         except Exception as error:  # noqa: BLE001 - a handler of the site can fail in any way
-            self._log.exception("No audit event for %s by %s: %s %s", act.action, act.actor.name, error, said[:MAX_LOGGED])
+            self._log.exception(
+                "No audit event for %s by %s: %s %s", act.action, act.actor.name, error, said[:MAX_LOGGED]
+            )

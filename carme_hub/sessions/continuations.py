@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from carme_hub.domain.administration.start_stops import StartsStopped
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.sessions.liveness import Verdict
@@ -71,6 +72,8 @@ class Continuations:
         while True:
             try:
                 return await self._open_next(session)
+            except StartsStopped:
+                until = self._clock() + GIVE_UP  # an administrator allows starts again, however long that takes
             except Exception as error:  # noqa: BLE001  the site's code may raise anything
                 if self._clock() > until:
                     return f"Its time was over, and it could not be continued: {error}"

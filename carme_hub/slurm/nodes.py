@@ -21,8 +21,8 @@ _NOT_ALLOWED = ("Invalid user id", "Access/permission denied", "a password is re
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 #: What to do about it. An Operator of Slurm may not change nodes, an Administrator may (seen on 22.05).
 NO_RIGHT = (
-    "Slurm does not let the hub change nodes: {said} Its user needs AdminLevel=Administrator (sacctmgr modify user), or "
-    "CarmeSlurm.node_command a command that may."
+    "Slurm does not let the hub change nodes: {said} Its user needs AdminLevel=Administrator (sacctmgr modify user), "
+    "or CarmeSlurm.node_command a command that may."
 )
 
 

@@ -21,10 +21,10 @@ from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.hub_users import HubUsers
+from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
 from carme_hub.services.quotas.application.disk import DiskReader
-from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.policy_trials import PolicyTrials
 from carme_hub.services.quotas.application.settlement import SettlementLoop
@@ -57,7 +57,7 @@ class QuotasService(CarmeService):
     settlement: SettlementLoop
     hub_users: HubUsers
     notices: Notices
-    messages: MessagesByMail
+    messages: MessagesByMail | None = None
     sessions: SessionStore
     idle_events: IdleStore
     disk: DiskReader
@@ -112,7 +112,8 @@ class QuotasService(CarmeService):
         changed = {entry.user for entries in (done.charged, done.released, done.expired) for entry in entries}
         await policies.record_manual_edits(self)
         await self.notices.check_changes(changed)
-        await self.messages.deliver()
+        if self.messages is not None:
+            await self.messages.deliver()
 
     async def notify_requests(self) -> None:
         """Send notices of new requests and answers at once; after an error the settlement loop does it later."""

@@ -166,6 +166,7 @@ class ReservationsService(CarmeService):
         ledger = LedgerStore(engine)
         self.stores = ServiceStores(ledger, cluster, self.clock)
         self.feeds = Feeds(self.stores)
+        self.messages = MessagesByMail(quotas, self.stores, engine, self.log)
         self.ledger = Ledger(
             ledger,
             cluster,
@@ -225,7 +226,6 @@ class ReservationsService(CarmeService):
             after=self._finish_pass,
             log=self.log,
         )
-        self.messages = MessagesByMail(quotas, self.stores, self._engine, self.log)
         self.notices = Notices(
             quotas,
             self.stores,

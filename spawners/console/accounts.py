@@ -1,7 +1,7 @@
 """What an account's owners see of it: its sessions, who uses how much, and how well it is used. Pure, but for reading.
 
-An account's owners are its coordinators in Slurm. Slurm itself shows them the jobs and the use of their account's users
-whatever PrivateData hides (slurm.conf(5)), and so does this page; of other accounts it shows nothing.
+An account's owners are its coordinators in Slurm. With PrivateData=jobs,usage,users Slurm's accounting still shows them
+the job records and associations of their accounts (slurm.conf(5)), and so does this page; of other accounts, nothing.
 """
 
 from __future__ import annotations

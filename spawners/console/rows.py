@@ -6,6 +6,7 @@ node of what waits) sorts last in both directions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -16,6 +17,7 @@ from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.session import Session, SessionState
 
 T = TypeVar("T")
+_NUMBERS = re.compile(r"([0-9]{1,18})")
 #: Rows of a page.
 PAGE = 50
 STATES = {"running": "Running", "starting": "Starting", "ending": "Ending"}
@@ -254,6 +256,11 @@ def _key(name: str) -> Callable[[Any], Any]:
         value = getattr(row, name)
         if value == "" or (value == 0 and name in ("ends", "idle_since", "since")):
             return None
-        return value.lower() if isinstance(value, str) else value
+        return _by_number(value) if isinstance(value, str) else value
 
     return key
+
+
+def _by_number(text: str) -> list[str | int]:
+    """Return the key by which node2 is before node10: texts and numbers in turn."""
+    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(text.lower())]

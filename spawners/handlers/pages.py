@@ -35,8 +35,8 @@ from carme_hub.domain.sessions.profile_choice import Problem
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
-from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
 from carme_hub.spawners.console.inbox import announced
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html

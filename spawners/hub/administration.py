@@ -18,8 +18,6 @@ from carme_hub.store.administration.store import AdministrationStore
 async def administration_of(engine: Any, cluster: str, config: Config, log: logging.Logger) -> Administration:
     """Return what administrators have done, as the database has it."""
     report = Audit(config, CarmeQuotas(config=config, log=log).audit_file, log)
-    found = Administration(
-        AdministrationStore(engine, cluster), report, lambda at: clock(at, time.time())
-    )
+    found = Administration(AdministrationStore(engine, cluster), report, lambda at: clock(at, time.time()))
     await found.load()
     return found

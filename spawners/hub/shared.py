@@ -20,11 +20,11 @@ from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
-from carme_hub.administration.administration import Administration
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.activity.idle_watch import IdleWatch
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.activity.tokens import KEY, ReporterTokens
+from carme_hub.administration.administration import Administration
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError

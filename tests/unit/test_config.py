@@ -18,6 +18,7 @@ import carme_hub
 from carme_hub import configure
 from carme_hub.auth import secret_files
 from carme_hub.config import JOB_SCOPES, QUOTA_SCOPES, RESERVATION_SCOPES, ROLES, SLURM_SCOPES
+from carme_hub.domain.administration import scopes as console
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 
@@ -38,7 +39,7 @@ def test_one_line_gives_a_safe_site(c: Config, tmp_path: Path) -> None:
     assert c.JupyterHub.db_url != c.CarmeStore.url
     assert c.JupyterHub.cookie_secret_file == str(tmp_path / "jupyterhub_cookie_secret")
     assert Path(c.JupyterHub.template_paths[-1]).is_dir()
-    assert {role["name"] for role in c.JupyterHub.load_roles} == {role["name"] for role in ROLES}
+    assert {role["name"] for role in c.JupyterHub.load_roles} == {role["name"] for role in (*ROLES, *console.ROLES)}
     assert not c.CarmeAuthenticator.get("allow_all")
 
 
@@ -68,13 +69,17 @@ def test_lists_are_added_to(c: Config, tmp_path: Path) -> None:
     c.JupyterHub.load_roles.append({"name": "late", "scopes": ["list:users"]})
     assert c.JupyterHub.template_paths[0] == str(tmp_path)
     assert len(c.JupyterHub.template_paths) == 2
-    assert [role["name"] for role in c.JupyterHub.load_roles] == ["metrics", "teacher", "operator", "late"]
+    assert [role["name"] for role in c.JupyterHub.load_roles] == [
+        *("metrics", "teacher", "operator", "console-admin", "console-operator", "late")
+    ]
 
 
 def test_a_list_only_appended_to_before_is_kept(c: Config) -> None:
     c.JupyterHub.load_roles.append({"name": "metrics", "scopes": ["read:metrics"]})
     configure(c)
-    assert [role["name"] for role in c.JupyterHub.load_roles] == ["metrics", "teacher", "operator"]
+    assert [role["name"] for role in c.JupyterHub.load_roles] == [
+        *("metrics", "teacher", "operator", "console-admin", "console-operator")
+    ]
 
 
 def test_a_role_of_the_sites_keeps_its_scopes_and_gets_the_group(c: Config) -> None:
@@ -104,6 +109,22 @@ def test_one_box_without_slurm(c: Config) -> None:
     configure(c, slurm=False)
     assert c.JupyterHub.spawner_class == "carme-docker"
     assert c.CarmeAuthenticator.accounts_from_slurm is False
+    assert not [role for role in c.JupyterHub.load_roles if role["name"].startswith("console")], "it has no console"
+    assert "audit_file" not in c.CarmeQuotas
+
+
+def test_administrators_have_the_console_and_operators_a_part_of_it(c: Config, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    configure(c, state_folder=tmp_path)
+    hub = JupyterHub(config=c)
+    roles = {role["name"]: role for role in hub.load_roles}
+    assert (roles["console-admin"]["groups"], roles["console-admin"]["scopes"]) == (["role:admin"], [console.OPERATE])
+    assert (roles["console-operator"]["groups"], roles["console-operator"]["scopes"]) == (
+        ["role:operator"],
+        [console.MESSAGE],
+    )
+    assert hub.extra_user_scopes == {console.ACCOUNTS_READ}
+    assert c.CarmeQuotas.audit_file == str(tmp_path / "audit.jsonl")
 
 
 @pytest.mark.parametrize("name", ["jupyterhub_cookie_secret", "jupyterhub.sqlite", "carme-hub.sqlite", "proxy-token"])
@@ -190,7 +211,7 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     assert (service["name"], service["url"]) == ("reservations", "https://127.0.0.1:10103")
     assert service["command"][1:3] == ["-m", "carme_hub.services.reservations"]
     # What a person lets the service do in their name; that it sees Slurm's jobs is the service's own scope.
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(hub.custom_scopes)
     assert "custom:carme:reservation:write" in hub.extra_user_scopes
     assert "custom:carme:reservation:admin" not in hub.extra_user_scopes
     assert c.CarmeReservations.enabled is True
@@ -201,7 +222,7 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     both = Config()
     configure(both, quotas=True, reservations=True)
     assert [each["name"] for each in JupyterHub(config=both).services] == ["quotas", "reservations"]
-    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES, *JOB_SCOPES} == set(both.JupyterHub.custom_scopes)
+    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(both.JupyterHub.custom_scopes)
 
 
 def test_reservations_need_slurm(c: Config) -> None:
@@ -215,7 +236,7 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
     (service,) = hub.services
     assert (service["name"], service["url"]) == ("activity", "https://127.0.0.1:10104")
     assert service["command"][1:3] == ["-m", "carme_hub.services.activity"]
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(hub.custom_scopes)
     assert {"custom:carme:activity:read", "access:services!service=activity"} <= hub.extra_user_scopes
     assert "custom:carme:activity:read:all" not in hub.extra_user_scopes
     assert c.CarmeActivity.enabled is True

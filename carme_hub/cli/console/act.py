@@ -129,7 +129,9 @@ class WithdrawApp(_AboutOne):
     """Take back a message from those who have not seen it, or an announcement."""
 
     name = "carme-hub console withdraw"
-    description = "Take back a message from those who have not seen it, or an announcement. A mail cannot be taken back."
+    description = (
+        "Take back a message from those who have not seen it, or an announcement. A mail cannot be taken back."
+    )
     examples = 'carme-hub console withdraw 0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071 --reason "Wrong node"'
 
     async def task(self, hub: HubClient) -> int:

@@ -90,8 +90,8 @@ class SessionsApp(_Filtered):
     """List open sessions, companions and batch jobs of all users."""
 
     name = "carme-hub console sessions"
-    description = """List open sessions, companions and batch jobs of all users, with the use of their GPUs in this clock
-    hour and the one before."""
+    description = """List open sessions, companions and batch jobs of all users, with the use of their GPUs in this
+    clock hour and the one before."""
     examples = "carme-hub console sessions --use-below 5 --sort -since"
     what = "sessions"
     columns = ("id", "kind", "user", "account", "partition", "node", "profile", "state", "gpus", "use", "since", "ends")

@@ -36,7 +36,7 @@ class AdministrationStore:
 
     def begin(self, act: Act) -> int:
         """Store an act before it is done, and return its id."""
-        return self._write(lambda connection: self._add_act(connection, act))
+        return int(self._write(lambda connection: self._add_act(connection, act)))
 
     def finish(self, id: int, outcome: str, details: Mapping[str, str]) -> None:
         """Store what came of an act."""

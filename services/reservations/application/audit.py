@@ -12,9 +12,9 @@ from typing import Any
 
 from traitlets.config import Config
 
+from carme_hub.audit import MAX_LOGGED, AuditEvents
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar.reservations import Reservation, State
-from carme_hub.audit import MAX_LOGGED, AuditEvents
 
 #: The event's name in its schema.
 EVENT = "urn:carme-hub:booking-written"

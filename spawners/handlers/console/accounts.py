@@ -19,7 +19,7 @@ from tornado import web
 from carme_hub.domain.administration.scopes import ACCOUNTS_READ, READ
 from carme_hub.domain.wording import duration
 from carme_hub.errors import StoreError
-from carme_hub.spawners.console.accounts import DAYS, AccountUse, account_of, account_use
+from carme_hub.spawners.console.accounts import DAYS, AccountUse, EndedRow, account_of, account_use
 from carme_hub.spawners.console.rows import STATES, SessionRow, Wanted, page_of
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.console.base import may
@@ -92,6 +92,8 @@ class AccountHandler(BaseHandler):
             hub.log.warning("The use of account %s cannot be read: %s", account, error)
             problem = "The database does not answer, so what was used is missing here. Look again in a moment."
         page = page_of(found.ended, Wanted(sort="-ended", page=_number(self.get_query_argument("page", "1"))))
+        number = _number(self.get_query_argument("now", "1"))
+        now_page = page_of(await open_rows(self, hub, account), Wanted(sort="user", page=number))
         self.set_header("Cache-Control", "no-store")
         html = await self.render_template(
             "console/account.html",
@@ -103,11 +105,9 @@ class AccountHandler(BaseHandler):
             members=found.members,
             left_out=found.left_out,
             page=page,
-            open=[_open_words(row, now) for row in await open_rows(self, hub, account)],
-            ended=[
-                {"row": row, "when": clock(row.ended, now), "ran": duration(round(row.seconds / 60) * 60)}
-                for row in page.rows
-            ],
+            now=now_page,
+            open=[_open_words(row, now) for row in now_page.rows],
+            ended=[{"row": row, "what": _ended_words(row, now)} for row in page.rows],
         )
         self.finish(html)
 
@@ -124,6 +124,12 @@ def _open_words(row: SessionRow, now: float) -> dict[str, str]:
         "idle": clock(row.idle_since, now) if row.idle_since else "",
         "ends": clock(row.ends, now) if row.ends else "",
     }
+
+
+def _ended_words(row: EndedRow, now: float) -> str:
+    gpus = f", {row.gpus} × {row.gpu_type}" if row.gpus else ""
+    ran = f" after {duration(round(row.seconds / 60) * 60)}" if row.seconds else ""
+    return f"{row.profile}{gpus}: ended {clock(row.ended, now)}{ran}"
 
 
 class AccountApi(APIHandler):
@@ -146,10 +152,13 @@ class AccountApi(APIHandler):
             raise web.HTTPError(503, "The database does not answer.") from error
         page = page_of(found.ended, Wanted(sort="-ended", page=_number(self.get_query_argument("page", "1"))))
         self.set_header("Cache-Control", "no-store")
+        number = _number(self.get_query_argument("now", "1"))
+        now_page = page_of(await open_rows(self, hub, account), Wanted(sort="user", page=number))
         answer = {
             "account": account,
             "days": DAYS,
-            "open": [asdict(row) for row in await open_rows(self, hub, account)],
+            "open": [asdict(row) for row in now_page.rows],
+            "open_count": now_page.count,
             "members": [asdict(each) for each in found.members],
             "ended": [asdict(row) for row in page.rows],
             "page": page.number,

@@ -22,6 +22,8 @@ from carme_hub.spawners.home.cards import profile_names
 from carme_hub.spawners.hub.shared import HubContext
 
 Said = list[tuple[str, str]]
+#: Sessions and jobs that a question names.
+_MOST_SHOWN = 50
 _ZONE = "In the hub's time zone."
 
 
@@ -128,7 +130,9 @@ class StopHandler(ActHandler):
         for id in self.chosen("session"):
             session = hub.registry.current(id)
             try:
-                await self._stop(hub, id, values["reason"], user_name=session.user if session else "")
+                await self._stop(
+                    hub, id, values["reason"], user_name=session.user if session else self.current_user.name
+                )
             except web.HTTPError:
                 said.append(("danger", f"{_session_words(session)} You may not stop servers of this user."))
             except BadAct:
@@ -214,7 +218,7 @@ class AnnounceHandler(ActHandler):
         """Say what it does not do."""
         points = ["It appears on everybody's page, on the form that starts a server, and in JupyterLab."]
         if hub.slots is not None:
-            points.append("It keeps no nodes free: maintenance windows in the GPU calendar do.")
+            points.append("It keeps no nodes free: windows in the GPU calendar do, and are announced by themselves.")
         return points, True
 
     async def do(self, hub: HubContext, values: dict[str, str]) -> Said:
@@ -270,9 +274,10 @@ class DrainHandler(ActHandler):
         if not self.drained:
             return [f"Jobs can start on {node} again."], bool(node)
         points = [f"Nothing new starts on {node}. What runs there continues until it ends."]
-        points += [_session_words(each) for each in found.sessions]
-        points += [f"{user}: job {id} {name}." for id, user, name in found.jobs]
-        return points if points[1:] else [*points, "Nobody is on it."], bool(node)
+        here = [_session_words(each) for each in found.sessions]
+        here += [f"{user}: job {id} {name}." for id, user, name in found.jobs]
+        more = [f"And {len(here) - _MOST_SHOWN} more."] if len(here) > _MOST_SHOWN else []
+        return [*points, *(here[:_MOST_SHOWN] or ["Nobody is on it."]), *more], bool(node)
 
     async def do(self, hub: HubContext, values: dict[str, str]) -> Said:
         """Do it."""

@@ -111,6 +111,7 @@ class ListHandler(ConsoleHandler):
             before=self._page(wanted, page.number - 1) if page.number > 1 else "",
             after=self._page(wanted, page.number + 1) if page.number < page.pages else "",
             use_words=_USE,
+            all_href=self.address(self.tab),
         )
 
     async def rows(self, hub: HubContext) -> Sequence[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tornado import web
@@ -72,10 +72,19 @@ class ActsHandler(LogHandler):
                 "target": each.target,
                 "reason": each.reason,
                 "outcome": "" if each.outcome == DONE else each.outcome or "It is not known what came of it.",
-                "details": [(name, value) for name, value in each.details.items() if name != "rule"],
+                "details": _details(each.details, now),
             }
             for each in found
         ], count
+
+
+def _details(details: Mapping[str, str], now: float) -> list[tuple[str, str]]:
+    """Return what else is known of an act, without ids, and with times as words."""
+    shown = {name: value for name, value in details.items() if value and name not in ("rule", "message")}
+    return [(name, clock(float(value), now) if name in _TIMES else value) for name, value in shown.items()]
+
+
+_TIMES = ("begins", "ends", "until")
 
 
 class MessagesHandler(LogHandler):

@@ -137,7 +137,7 @@ class StopApi(ConsoleApi):
         """Stop it; who may not stop servers of its user does not learn whether it exists."""
         hub = self.checked_hub(READ)
         session = hub.registry.current(id)
-        await self._stop(hub, id, user_name=session.user if session is not None else "")
+        await self._stop(hub, id, user_name=session.user if session is not None else self.current_user.name)
 
     @needs_scope("delete:servers")
     async def _stop(self, hub: HubContext, id: str, user_name: str) -> None:  # noqa: ARG002

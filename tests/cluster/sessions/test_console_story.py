@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +90,8 @@ def test_stopped_starts_are_refused_with_the_reason_also_after_a_restart_and_wha
     answer = hub.begin("bob", profile="cpu")
     assert answer.status == 400
     assert words in message(answer)
+    more = hub.api("POST", f"/carme/sessions/{day.session.id}/companions", {"nodes": 1, "gpus": 1, "minutes": 5})
+    assert (more.status, more.body["error"]) == (409, "starts-stopped"), "more nodes are a new start, too"
     hub.restart()
     answer = hub.begin("bob", profile="cpu")
     assert answer.status == 400
@@ -115,19 +121,19 @@ def test_a_message_arrives_in_the_running_session_and_on_the_page_and_is_seen_on
 
 def test_a_node_is_drained_and_resumed_and_both_are_in_the_audit_log(day: Day) -> None:
     node, cluster = day.session.node, day.hub.cluster
+    # An Operator of Slurm, which the sandbox's hub is, may not change nodes.
     page = day.act("drain", node=node, reason="A fan fails")
-    if "does not let the hub change nodes" in page:
-        # An Operator of Slurm, which the sandbox's hub is, may not.
-        assert "AdminLevel=Administrator" in page
-        cluster.run("sacctmgr", "-i", "modify", "user", cluster.hub_user, "set", "AdminLevel=Administrator")
-        try:
-            wait_for(lambda: "is drained." in day.act("drain", node=node, reason="A fan fails"), 30, "the right")
-            _resumed(day, node)
-        finally:
-            cluster.run("sacctmgr", "-i", "modify", "user", cluster.hub_user, "set", "AdminLevel=Operator")
-    else:
+    assert "does not let the hub change nodes" in page
+    assert "AdminLevel=Administrator" in page
+    cluster.run("sacctmgr", "-i", "modify", "user", cluster.hub_user, "set", "AdminLevel=Administrator")
+    try:
+        wait_for(lambda: "is drained." in day.act("drain", node=node, reason="A fan fails"), 30, "the right")
         _resumed(day, node)
-    done = [each for each in day.audit() if each["outcome"] == "done" and each["action"] in ("drain-node", "resume-node")]
+    finally:
+        cluster.run("sacctmgr", "-i", "modify", "user", cluster.hub_user, "set", "AdminLevel=Operator")
+    done = [
+        each for each in day.audit() if each["outcome"] == "done" and each["action"] in ("drain-node", "resume-node")
+    ]
     assert [(each["action"], each["actor"], each["target"], each["reason"]) for each in done] == [
         ("drain-node", "ada", node, "A fan fails"),
         ("resume-node", "ada", node, "A new fan"),
@@ -148,10 +154,39 @@ def _resumed(day: Day, node: str) -> None:
     assert "DRAIN" not in day.hub.cluster.run("scontrol", "show", "node", node).stdout
 
 
+def test_the_command_does_the_same(day: Day, tmp_path: Path) -> None:
+    token = day.hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"]
+    environ = {**os.environ, "JUPYTERHUB_API_URL": day.hub.demo.url, "JUPYTERHUB_API_TOKEN": token}
+
+    def carme(*argv: str) -> tuple[int, str]:
+        line = [sys.executable, "-m", "carme_hub.cli", "console", *argv]
+        done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    assert "alice" in carme("sessions", "--user", "alice")[1]
+    assert str(day.session.job_id) in carme("jobs", "--node", day.session.node)[1]
+    assert day.session.node in carme("nodes")[1]
+    code, said = carme("message", "Hello", "--user", "alice")
+    assert (code, "say why with --reason" in said) == (2, True)
+    code, said = carme("announce", "New nodes", "--to", "23:59", "--reason", "News", "--json")
+    assert code == 0, said
+    assert "New nodes" in str(day.bob.get("/hub/home").body)
+    assert carme("withdraw", json.loads(said)["id"], "--reason", "Not yet")[0] == 0
+    assert "New nodes" not in str(day.bob.get("/hub/home").body)
+    assert carme("stop-starts", "--profile", "none", "--reason", "x", "--yes")[0] == 1
+    code, said = carme("stop-starts", "--profile", "h100", "--reason", "Driver", "--yes", "--json")
+    assert code == 0, said
+    assert "Driver" in carme("starts")[1]
+    assert carme("allow-starts", json.loads(said)["id"], "--reason", "Done")[0] == 0
+    code, said = carme("acts", "--actor", "ada")
+    assert (code, said.count("allow-starts")) == (0, 2)
+
+
 def test_a_session_is_stopped_and_its_user_reads_why(day: Day) -> None:
     day.act("stop", session=day.session.id, reason="It blocks a repair")
     wait_for(lambda: day.hub.server("alice") is None, 60, "the session to stop")
     wait_for(lambda: not Truth(day.hub).session(day.session.id).open, 60, "the session to end")
-    assert "Stopped by an administrator: It blocks a repair" in str(day.alice.get("/hub/home").body)
+    answer = day.alice.get("/hub/home")
+    assert "Stopped by an administrator: It blocks a repair" in str(answer.body), day.hub.log_text()[-6000:]
     [last] = [each for each in day.audit() if each["action"] == "stop-session"]
     assert (last["target"], last["details"]["user"]) == (day.session.id, "alice")

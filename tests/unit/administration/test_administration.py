@@ -70,7 +70,7 @@ async def test_stopped_starts_stay_stopped_over_a_restart_and_can_be_allowed_aga
     hub.check_start(REQUEST)
     rule = await hub.stop_starts(ADA, "New driver", "a100", is_default=False)
     for each in (hub, await site.start()):
-        with pytest.raises(StartsStopped, match="Nothing new of this profile .* at the moment: New driver\\."):
+        with pytest.raises(StartsStopped, match=r"Nothing new of this profile .* at the moment: New driver\."):
             each.check_start(REQUEST)
         each.check_start(Request("cpu", "base"))
     hub = await site.start()

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from carme_hub.domain.administration.start_stops import StartsStopped
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.jobs import JobRecord, Phase
 from carme_hub.domain.sessions.liveness import Liveness, Verdict
@@ -48,6 +49,24 @@ async def test_what_never_works_is_given_up_with_the_reason(monkeypatch: pytest.
     there.of(SESSION)
     await asyncio.wait_for(triggered.wait(), 10)
     assert there.of(SESSION) == "Its time was over, and it could not be continued: No such image."
+
+
+async def test_while_an_administrator_stops_new_starts_it_waits_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuations, "RETRY_INTERVAL", 0.01)
+    now, tries = [0.0], [0]
+    triggered = asyncio.Event()
+
+    async def open_next(_session: Session) -> str:
+        tries[0] += 1
+        now[0] += continuations.GIVE_UP
+        if tries[0] < 5:
+            raise StartsStopped("Nothing new can be started at the moment: A new driver.")
+        return "Another job continues it."
+
+    there = Continuations(open_next, lambda _id: triggered.set(), logging.getLogger("test"), lambda: now[0])
+    there.of(SESSION)
+    await asyncio.wait_for(triggered.wait(), 10)
+    assert there.of(SESSION) == "Another job continues it."
 
 
 async def test_a_hub_that_ends_leaves_it_to_the_next_one() -> None:

@@ -61,7 +61,7 @@ async def test_a_node_that_does_not_exist_is_named(forged: ForgedSlurm) -> None:
 
 async def test_without_the_right_it_says_what_to_do(forged: ForgedSlurm) -> None:
     forged.say("scontrol", err="slurm_update error: Invalid user id\n", code=1)
-    with pytest.raises(SlurmRejected, match="does not let the hub change nodes.*AdminLevel=Administrator"):
+    with pytest.raises(SlurmRejected, match=r"does not let the hub change nodes.*AdminLevel=Administrator"):
         await control(forged, ControllerThatShows()).drain("node1", "Fan")
 
 

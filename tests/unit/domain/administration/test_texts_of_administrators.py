@@ -97,7 +97,9 @@ def test_the_rule_that_lasts_longest_is_told() -> None:
     rules = [StartStop("a", NOW, "ada", "Short", until=NOW + 60), StartStop("b", NOW, "ada", "Open end.")]
     found = stop_for(request(), rules, NOW)
     assert found is not None
-    assert sentence(found, "") == "Nothing new can be started at the moment: Open end. What runs already is not affected."
+    assert (
+        sentence(found, "") == "Nothing new can be started at the moment: Open end. What runs already is not affected."
+    )
     assert sentence(rules[0], "18:00").startswith("Nothing new can be started until 18:00: Short. What")
     profile = StartStop("c", NOW, "ada", "Why?", profile="a100")
     assert sentence(profile, "").startswith("Nothing new of this profile can be started at the moment: Why? What")

@@ -94,6 +94,11 @@ def test_a_node_says_what_is_on_it_and_whether_it_is_drained() -> None:
     assert (row.state, row.drained, row.jobs, row.sessions, row.gpus_used) == ("mixed drain", True, 2, 1, 1)
 
 
+def test_node2_is_before_node10() -> None:
+    rows = node_rows([Node(name, "idle", True) for name in ("node10", "node2", "gpu1")], [], frozenset())
+    assert [row.id for row in page_of(rows, Wanted(sort="id")).rows] == ["gpu1", "node2", "node10"]
+
+
 def test_a_page_beyond_the_last_is_the_last() -> None:
     rows = job_rows([job(number) for number in range(1, 2 * PAGE + 2)])
     page = page_of(rows, Wanted(sort="id", page=99))

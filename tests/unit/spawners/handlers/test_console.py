@@ -197,8 +197,8 @@ async def test_a_get_or_a_form_without_its_token_changes_nothing(hub: ForgedHub,
     await ada.get(f"{ROOT}/drain?node=n1&reason=Fan")
     await ada.get(f"{ROOT}/stop?session={ID}&reason=Fan")
     await ada.get(f"{ROOT}/stop-starts?reason=Fan")
-    ada.xsrf = "wrong"
     for form in FORMS:
+        ada.xsrf = "wrong"  # the page of a refusal has the right one
         assert (await ada.post(f"{ROOT}/{form}", {"reason": "x", "node": "n1", "session": ID}))[0] == 403
     assert (site.cancelled, site.control.told, site.administration.stops(), site.reported) == ([], [], [], [])
 
@@ -319,7 +319,7 @@ async def test_the_sessions_own_program_reads_messages_and_says_that_they_are_se
     by = Actor("ada", "page")
     sent = await site.administration.send(by, "user alice", ["alice"], EVIL, "Test", mail=False)
     await site.administration.announce(by, Kind.MAINTENANCE, "Cooling", "Test", 0, time.time() + 600)
-    headers = {"X-XSRFToken": alice.xsrf, "Sec-Fetch-Mode": "cors"}
+    headers = {**_api(alice), "Content-Type": "application/json"}
     path = f"/hub/api/carme/sessions/{ID}"
     _, text, _ = await alice.ask("GET", path, headers=headers)
     found = json.loads(text)

@@ -290,3 +290,17 @@ async def test_nobody_names_what_is_not_theirs(hub: ForgedHub, alice: Browser) -
     assert (await bob.post(f"/hub/carme/sessions/{ID}/rename", {"title": "mine"}))[0] == 404
     assert (await alice.get(f"/hub/carme/sessions/{ID}/rename"))[0] == 302
     assert not hub.app.users["alice"].spawners[""].orm_spawner.display_name
+
+
+async def test_how_the_last_session_ended_is_said_once(
+    hub: ForgedHub, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await hub.browser("bob")
+    monkeypatch.setattr(SpawnerWithSession, "last_end", "Your last session ended: an administrator stopped it.")
+    status, text, _ = await bob.get("/hub/home")
+    assert (status, text.count("an administrator stopped it.")) == (200, 1)
+    part.ended = [
+        session(user="bob", state=SessionState.ENDED, ended=time.time() - 60, end_reason="Its time was over.")
+    ]
+    status, text, _ = await bob.get("/hub/home")
+    assert (status, "an administrator stopped it." in text, "Its time was over." in text) == (200, False, True)

@@ -64,7 +64,9 @@ def test_the_click_goes_to_the_hub_for_that_message(monkeypatch: pytest.MonkeyPa
     assert hub.asked == [("POST", f"/messages/{ID}/seen")]
 
 
-@pytest.mark.parametrize("body", [{"do": "seen"}, {"do": "seen", "message": "../x"}, {"do": ["seen"]}, {"do": "seen", "message": 1}])
+@pytest.mark.parametrize(
+    "body", [{"do": "seen"}, {"do": "seen", "message": "../x"}, {"do": ["seen"]}, {"do": "seen", "message": 1}]
+)
 def test_a_click_that_names_no_message_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match='"do": "seen"'):
         SessionActivity(lambda: {}, {}).do(body)
