@@ -84,7 +84,10 @@ export function warnings(view) {
     }
   }
   const idle = state?.idle;
-  if (idle?.state === "warn" || (idle?.since && idle.action !== "tell" && idle.deadline - now <= 1200)) {
+  if (idle?.since && idle.action === "tell") {
+    const text = `Nothing has been at work in this session for ${span(now - idle.since)}. Stop it if you do not need its GPUs.`;
+    if (idle.state === "due") found.push({ id: `idle-${idle.since}-told`, text, actions: ["panel"] });
+  } else if (idle?.since && (idle.state === "warn" || idle.deadline - now <= 1200)) {
     const text = `Nothing is at work in this session, so it is stopped in ${span(idle.deadline - now)}. Documents are saved before.`;
     const step = idle.deadline - now <= 300 ? "late" : "early";
     found.push({ id: `idle-${idle.since}-${step}`, text, actions: idle.clicks_left ? ["here", "save"] : ["save"] });
