@@ -91,6 +91,19 @@ async def test_where_something_is_at_work_nothing_is_done(server: Server) -> Non
     assert "kernels" in await order.end("key", unless_at_work=True), "the same question is asked anew"
 
 
+async def test_who_begins_to_work_while_commands_run_keeps_the_session(server: Server) -> None:
+    server.command("echo x >> times")
+    rows, seen = server.rows, []
+
+    def began() -> Iterable[dict[str, Any]]:
+        seen.append(1)
+        return rows() if len(seen) == 1 else [run("r1")]
+
+    server.rows = began  # type: ignore[method-assign]
+    assert await server.order().end("key", unless_at_work=True) == {"at_work": {"runs": 1}}
+    assert (server.home / "times").exists()
+
+
 async def test_runs_are_told_to_save_and_those_that_do_not_end_are_not_waited_for(server: Server) -> None:
     server.runs = [run("r1"), run("r2"), run("old", "finished"), run("theirs", session="another")]
     server.on_announce = lambda: server.runs.__setitem__(0, run("r1", "finished"))
