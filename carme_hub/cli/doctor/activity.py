@@ -76,15 +76,15 @@ def check_idle(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
         return
     yield from _profiles(config, rules)
     tells = any(rule.action is not Action.NONE for rule in rules)
-    if tells and not (quotas.smtp_host and quotas.mail_domain) and not quotas.webhook_url_file:
-        if not quotas.notice_channels:
-            yield advice(
-                "CarmeQuotas.smtp_host",
-                quotas.smtp_host,
-                "idle sessions are ended, and their users are warned on the hub's page and in JupyterLab alone: who has "
-                "closed both does not learn of it before",
-                "set smtp_host and mail_domain, a webhook_url_file, or notice_channels",
-            )
+    mails = bool(quotas.smtp_host and quotas.mail_domain)
+    if tells and not (mails or quotas.webhook_url_file or quotas.notice_channels):
+        yield advice(
+            "CarmeQuotas.smtp_host",
+            quotas.smtp_host,
+            "users of idle sessions are warned on the hub's page and in JupyterLab alone: who has closed both does not "
+            "learn of it before the end",
+            "set smtp_host and mail_domain, a webhook_url_file, or notice_channels",
+        )
 
 
 def _profiles(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
@@ -97,7 +97,9 @@ def _profiles(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
     for number, rule in enumerate(rules if profiles else ()):
         known = f"write one of {', '.join(sorted(profiles))}"
         if rule.profile and rule.profile not in profiles:
-            yield advice(f"idle[{number}].profile", rule.profile, "there is no such profile: the rule is for none", known)
+            yield advice(
+                f"idle[{number}].profile", rule.profile, "there is no such profile: the rule is for none", known
+            )
         after = profiles.get(rule.restart_profile)
         if rule.restart_profile and (after is None or after.gpus is not None):
             why = "there is no such profile" if after is None else "it has GPUs, and the rule is to release them"

@@ -1,7 +1,7 @@
-"""An idle session is warned, kept, warned again and stopped in order, on a real Slurm; and what is at work is left alone.
+"""An idle session is warned, kept, warned again and stopped in order, on a real Slurm; what is at work is left alone.
 
-A rule takes ten minutes at least. So what is forged here is the past: the minutes before (all idle), and the times of the
-hub's events, which are moved back by nine minutes after the click. Everything from then on is as it happens.
+A rule takes ten minutes at least. So what is forged here is the past: the minutes before (all idle), and the times of
+the hub's events, which are moved back by nine minutes after the click. Everything from then on is as it happens.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_a_silent_cell_is_work_and_what_is_not_known_is_never_idle(idle: Idle) -
     assert idle.runs()
 
 
-class idle_cell:  # noqa: N801  a context
+class idle_cell:
     """A cell that sleeps without a word."""
 
     def __init__(self, idle: Idle) -> None:

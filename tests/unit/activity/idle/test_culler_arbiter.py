@@ -1,4 +1,4 @@
-"""The real jupyterhub-idle-culler with our arbiter culls only what the hub says is free; the hub's REST API is forged."""
+"""The real jupyterhub-idle-culler with our arbiter culls only what the hub says is free; the hub's REST is forged."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def cull(hub: ForgedHub, url: str, **more: Any) -> list[str]:
 
 
 @pytest.fixture
-def url(hub: ForgedHub) -> str:  # noqa: ARG001  it sets the variable
+def url(hub: ForgedHub) -> str:
     return os.environ["JUPYTERHUB_API_URL"]
 
 

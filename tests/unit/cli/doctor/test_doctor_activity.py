@@ -71,7 +71,10 @@ def test_the_host_for_nodes_is_the_one_that_jupyterhub_gives_them(hub: dict[str,
 
 def idle_findings(*rules: dict[str, Any], measured: bool = True, **more: Any) -> list[Finding]:
     quotas = {"enabled": True, "policy": {"idle": list(rules)}, **more}
-    profiles = [{"display_name": "GPU", "slug": "gpu", "gpus": 2}, {"display_name": "CPU", "slug": "cpu"}]
+    profiles = [
+        {"display_name": "GPU", "slug": "gpu", "gpus": {"types": ["a100"], "max": 2}},
+        {"display_name": "CPU", "slug": "cpu"},
+    ]
     config = {"CarmeQuotas": quotas, "CarmeActivity": {"enabled": measured}}
     return list(policy.check(Config({**config, "SlurmContainerSpawner": {"profile_list": profiles}})))
 

@@ -22,9 +22,7 @@ minutes = st.builds(
     at=st.integers(0, 59).map(lambda number: HOUR + 60 * number),
     seconds=st.just(60),
     cpu=st.one_of(st.none(), st.floats(0, 6400)),
-    gpus=st.lists(
-        st.builds(GpuMinute, utilisation=st.one_of(st.none(), st.floats(0, 100))), max_size=3
-    ).map(tuple),
+    gpus=st.lists(st.builds(GpuMinute, utilisation=st.one_of(st.none(), st.floats(0, 100))), max_size=3).map(tuple),
     kernels=counts,
     terminals=counts,
     runs=counts,
@@ -50,7 +48,8 @@ def test_minutes_of_other_hours_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "x", "é", "AAAA", base64.b64encode(b"zlib").decode(), base64.b64encode(zlib.compress(b"a")).decode()]
+    "text",
+    [None, "", "x", "é", "AAAA", base64.b64encode(b"zlib").decode(), base64.b64encode(zlib.compress(b"a")).decode()],
 )
 def test_a_text_that_is_none_has_no_minutes(text: str | None) -> None:
     assert unpack(text, HOUR) == []

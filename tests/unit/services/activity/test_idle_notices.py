@@ -86,10 +86,10 @@ async def test_a_warning_is_mailed_once_with_its_deadline_also_over_a_restart(la
 async def test_the_end_is_mailed_with_what_was_done(lab: Lab) -> None:
     lab.add(ENDED)
     assert await lab.sent() == [], "its reason is stored a moment later"
-    lab.sessions.save(lab.row.replace(cancel_wanted=NOW, cancel_reason="It was idle for 1 h. 1 kernel was interrupted."))
-    assert await lab.sent() == [
-        "Your session “big” on n1 was stopped. It was idle for 1 h. 1 kernel was interrupted."
-    ]
+    lab.sessions.save(
+        lab.row.replace(cancel_wanted=NOW, cancel_reason="It was idle for 1 h. 1 kernel was interrupted.")
+    )
+    assert await lab.sent() == ["Your session “big” on n1 was stopped. It was idle for 1 h. 1 kernel was interrupted."]
 
 
 async def test_a_rule_that_only_tells_sends_one_mail(lab: Lab) -> None:

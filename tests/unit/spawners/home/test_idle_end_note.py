@@ -1,4 +1,4 @@
-"""The card of a session that was ended as idle says what the ledger gave back, and leads on without GPUs where it may."""
+"""The card of a session that was ended as idle says what was given back, and leads on without GPUs where it may."""
 
 from __future__ import annotations
 

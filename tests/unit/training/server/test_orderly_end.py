@@ -44,9 +44,7 @@ class Server:
         return self.runs
 
     def order(self) -> OrderlyEnd:
-        parts = ServerParts(
-            lambda: self.kernels, lambda: [], self.rows, self.interrupt, self.notebooks, self.announce
-        )
+        parts = ServerParts(lambda: self.kernels, lambda: [], self.rows, self.interrupt, self.notebooks, self.announce)
         return OrderlyEnd(parts, self.environ, run_seconds=1.0, kernel_seconds=1.0)
 
     def command(self, text: str) -> None:

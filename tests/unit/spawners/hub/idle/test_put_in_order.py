@@ -28,7 +28,7 @@ class UserWithTokens:
     def __init__(self) -> None:
         self.db = orm.new_session_factory("sqlite:///:memory:")()
         self.orm_user = orm.User(name="alice")
-        self.db.add(self.orm_user)
+        self.db.add_all([self.orm_user, orm.OAuthClient(identifier="jupyterhub")])
         self.db.commit()
         self.name, self.asked = "alice", []  # type: ignore[var-annotated]
 
@@ -57,7 +57,7 @@ async def server(answer: bytes, seen: list[bytes]) -> AsyncIterator[int]:
             seen.append(head + await reader.readexactly(length))
             writer.write(answer)
             await writer.drain()
-        writer.close()
+        writer.transport.abort() if answer == b"" else writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening:
@@ -108,7 +108,13 @@ async def test_a_server_that_is_silent_or_gone_is_not_waited_for(
     user: UserWithTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orderly_end, "ANSWER_SECONDS", 0.2)
-    async with await asyncio.start_server(lambda *_: asyncio.sleep(9), "127.0.0.1", 0) as listening:
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         assert await put_in_order(spawner(user, port), SESSION, "key", LOG) is None
     assert await put_in_order(spawner(user, 9), SESSION, "key", LOG) is None
