@@ -33,9 +33,9 @@ class Order:
     """What was done before a session's end.
 
     Attributes:
-        at_work: what is at work now, as a text; then nothing was done. runs, runs_ended: that were told, and that
-        ended. kernels: that were interrupted. notebooks: name and time of the last save, the one saved first at
-        first.
+        at_work: what is at work now, as a text; then nothing was done.
+        runs, runs_ended: that were told, and that ended. kernels: that were interrupted.
+        notebooks: name and time of the last save, the one saved first at first.
     """
 
     at_work: str = ""

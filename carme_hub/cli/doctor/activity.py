@@ -74,7 +74,7 @@ def check_idle(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
             "configure(c, activity=True)",
         )
         return
-    yield from _profiles(config, rules)
+    yield from _profiles(config, rules, quotas)
     tells = any(rule.action is not Action.NONE for rule in rules)
     mails = bool(quotas.smtp_host and quotas.mail_domain)
     if tells and not (mails or quotas.webhook_url_file or quotas.notice_channels):
@@ -87,11 +87,11 @@ def check_idle(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
         )
 
 
-def _profiles(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
+def _profiles(config: Config, rules: Sequence[IdleRule], quotas: CarmeQuotas) -> Iterator[Finding]:
     """Yield the rules that name a profile which does not exist, or which has the GPUs that are to be released."""
     try:
         listed = config.SlurmContainerSpawner.get("profile_list")
-        profiles = {each.slug: each for each in parse_profiles(listed, profile_field)} if listed else {}
+        profiles = {each.slug: each for each in parse_profiles(listed, profile_field(quotas))} if listed else {}
     except (TraitError, CarmeError):
         return  # the form says it, and profiles may be made by a function
     for number, rule in enumerate(rules if profiles else ()):

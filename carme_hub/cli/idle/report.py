@@ -24,8 +24,7 @@ class ReportApp(ConfiguredApp):
     description = """Show by month how many sessions were ended because they were idle, how much GPU time that gave back
     (their GPUs for the rest of their time limit: at most that, since a user might have stopped one earlier), how many
     of those users started another session with GPUs within ten minutes (false alarms), how many sessions were warned,
-    and
-    how often somebody said to be still there."""
+    and how often somebody said to be still there."""
     examples = "carme-hub idle report --months 6 --json"
 
     months = Integer(12, min=1, max=120, help="How many months, this one included.").tag(config=True)

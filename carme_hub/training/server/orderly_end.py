@@ -6,7 +6,7 @@ this order, each bounded in time:
 1. Where something is at work, nothing is done: the hub's evidence is minutes old, and this is newer. It is looked again
    at the end.
 2. Live runs of ``%%distributed`` are told that their time is nearly over (``here.on_time_limit``), and have so long
-to end.
+   to end.
 3. Kernels get SIGINT, as by the button of the notebook, and a cell that was computing may handle it.
 4. Commands run: ``~/.carme/before-end`` of the user, then the site's (``CarmeActivity.before_end``).
 5. Of each notebook with a kernel it is looked up when it was saved last. A server cannot save what is only in a
