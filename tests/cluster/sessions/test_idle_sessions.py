@@ -39,7 +39,8 @@ class Idle:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.person: Person = hub.login("alice")
-        hub.start_server("alice", profile="a100", gpus=1, cpus=2, memory_gib=2, time_minutes=60)
+        options = {"image": "training", "gpus": 1, "cpus": 2, "memory_gib": 2, "time_minutes": 60}
+        hub.start_server("alice", profile="a100", **options)
         self.session = SessionOnNode.of(hub, "alice")
         self.id = self.session.row.id
         answer = hub.server_api("PUT", "alice", "", "/api/contents/idle.ipynb", {"type": "notebook", "content": BOOK})
