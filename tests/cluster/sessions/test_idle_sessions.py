@@ -49,6 +49,7 @@ class Idle:
         made = hub.server_api("POST", "alice", "", "/api/sessions", wanted)
         assert made.status == 201, made
         self.kernel = str(made.body["kernel"]["id"])
+        hub.run_cell("alice", self.kernel, "1")
         self.engine = CarmeStore(url=f"sqlite:///{self.database}").open()
 
     @property
