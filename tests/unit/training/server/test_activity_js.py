@@ -50,6 +50,8 @@ def idle(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seen", "text"),
     [
+        (idle(), "GPU 80 %, 12 GiB · idle: stopped in 10 min"),
+        (idle(action="tell"), "GPU 80 %, 12 GiB"),
         (view(), "GPU 80 %, 12 GiB · 1 h 12 min left"),
         (
             view(used={"gpus": [GPU, {**GPU, "utilisation": 0}], "virtual": True}),
