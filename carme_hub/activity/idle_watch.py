@@ -1,9 +1,9 @@
 """Watches for idle sessions: decides by the policy's rules once a minute, stores warnings, and ends what is due.
 
 State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
-(``idle.ending``). A look that cannot read the database decides nothing. After a break (the hub was away or hung) nothing
-is ended before its user has had the time of the last warning to say something. The hub runs one watch; pages read
-``states``.
+(``idle.ending``). A look that cannot read the database decides nothing. After a break (the hub was away or hung)
+nothing is ended before its user has had the time of the last warning to say something. The hub runs one watch; pages
+read ``states``.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class CarmeActivity(LoggingConfigurable):
         Unicode(),
         help="""Command that runs in a session's container before the session is ended because it is idle, as a list of
         words: for example one that asks programs of the site to save. It runs as the session's user, in their home,
-        after an executable ``~/.carme/before-end`` of theirs, and what both write is in ``before-end.log`` of the session
-        folder. The default, empty, runs none. Example: ``["/opt/site/bin/save-all", "--quiet"]``.""",
+        after an executable ``~/.carme/before-end`` of theirs, and what both write is in ``before-end.log`` of the
+        session folder. The default, empty, runs none. Example: ``["/opt/site/bin/save-all", "--quiet"]``.""",
     ).tag(config=True)
 
     before_end_seconds = Float(

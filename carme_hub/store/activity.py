@@ -121,7 +121,7 @@ class ActivityStore:
         return found
 
     def evidence(self, sessions: Collection[str], since: float) -> dict[str, dict[str, list[Minute]]]:
-        """Return what says whether sessions were idle from a time on, by session and node; as long as hours are kept."""
+        """Return what says whether sessions were idle from a time on, by session and node, as long as hours last."""
         found: dict[str, dict[str, list[Minute]]] = {}
         for some in chunks(sessions):
             where = (hours.c.session.in_(some), hours.c.hour > since - HOUR, hours.c.evidence.is_not(None))

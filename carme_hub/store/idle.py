@@ -68,7 +68,9 @@ class IdleStore:
         try:
             with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
                 return [
-                    IdleEvent(row.session, float(row.at), row.kind, int(row.seconds), dict(row.about or {}), int(row.id))
+                    IdleEvent(
+                        row.session, float(row.at), row.kind, int(row.seconds), dict(row.about or {}), int(row.id)
+                    )
                     for row in connection.execute(statement)
                 ]
         except SQLAlchemyError as error:

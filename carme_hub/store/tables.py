@@ -210,8 +210,8 @@ runs = Table(
     Column("value", JSON, nullable=False),
 )
 
-#: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept, and what
-#: of them says whether it was idle (``domain.activity.evidence``) as long as the hour.
+#: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept, and
+#: what of them says whether it was idle (``domain.activity.evidence``) as long as the hour.
 activity_hour = Table(
     "activity_hour",
     metadata,

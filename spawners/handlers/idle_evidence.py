@@ -1,6 +1,7 @@
 """What the hub says to another culler of a server: whether it may be culled (``carme_hub.activity.idle.culler``).
 
-``GET /hub/api/carme/users/<name>/idle?server=<server>`` with the scope ``read:servers``, which jupyterhub-idle-culler has.
+``GET /hub/api/carme/users/<name>/idle?server=<server>`` with the scope ``read:servers``, which jupyterhub-idle-culler
+has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the home page says of a session that was ended because it was idle: what the ledger gave back, and how to go on."""
+"""What the home page says of a session that was ended as idle: what the ledger gave back, and how to go on."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ jupyterhub-idle-culler 2.0 or later takes it in its own configuration file (``--
 
     c.IdleCuller.cull_arbiter_hook = may_cull
 
-Without it the culler knows when Jupyter last saw traffic, and no more. With it a server is culled that is idle for longer
-than the culler's timeout by its own clock, for which the policy has no rule and no exemption, and in which the hub knows
-that nothing is at work. Where the hub does not answer, or knows nothing of a server, nothing is culled. It asks with the
-culler's own token and the scope ``read:servers``, which the culler needs anyhow.
+Without it the culler knows when Jupyter last saw traffic, and no more. With it a server is culled that is idle for
+longer than the culler's timeout by its own clock, for which the policy has no rule and no exemption, and in which the
+hub knows that nothing is at work. Where the hub does not answer, or knows nothing of a server, nothing is culled. It
+asks with the culler's own token and the scope ``read:servers``, which the culler needs anyhow.
 """
 
 from __future__ import annotations

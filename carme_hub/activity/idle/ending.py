@@ -117,5 +117,3 @@ def ended_because(rule: IdleRule, state: IdleState, order: Order | None, now: fl
     if rule.action is Action.RELEASE_GPUS:
         said.append("Start it again without GPUs to look at your files.")
     return " ".join(filter(None, said))
-
-

@@ -33,8 +33,9 @@ class Order:
     """What was done before a session's end.
 
     Attributes:
-        at_work: what is at work now, as a text; then nothing was done. runs, runs_ended: that were told, and that ended.
-        kernels: that were interrupted. notebooks: name and time of the last save, the one saved first at first.
+        at_work: what is at work now, as a text; then nothing was done.
+        runs, runs_ended: that were told, and that ended. kernels: that were interrupted.
+        notebooks: name and time of the last save, the one saved first at first.
     """
 
     at_work: str = ""
@@ -72,7 +73,7 @@ def order_from_json(value: object) -> Order:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004  one error for all that is wrong with an answer
+        raise ValueError("it is no JSON object")
     return value
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from traitlets import TraitError
 from traitlets.config import Config
 
+from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.activity.settings import CarmeActivity, service_url
+from carme_hub.domain.quotas.idle.rules import Action, IdleRule
+from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.errors import CarmeError
+from carme_hub.sessions.profile_fields import profile_field
 
 from .addresses import host_for_nodes, is_loopback
 from .findings import Finding, advice, unsafe
@@ -54,11 +59,12 @@ def check(app: Any, config: Config) -> Iterator[Finding]:
         )
 
 
-def check_idle(config: Config, rules: int) -> Iterator[Finding]:
-    """Yield that the policy's rules on idle sessions do nothing. ``rules``: how many there are."""
+def check_idle(config: Config, rules: Sequence[IdleRule]) -> Iterator[Finding]:
+    """Yield why the policy's rules on idle sessions do nothing, or less than they seem to."""
     try:
         measured = CarmeActivity(config=config).enabled
-    except TraitError:
+        quotas = CarmeQuotas(config=config)
+    except (TraitError, CarmeError):
         return  # said already
     if rules and not measured:
         yield advice(
@@ -67,3 +73,34 @@ def check_idle(config: Config, rules: int) -> Iterator[Finding]:
             "the policy has rules on idle sessions, and without measuring nothing is known to be idle: they end none",
             "configure(c, activity=True)",
         )
+        return
+    yield from _profiles(config, rules, quotas)
+    tells = any(rule.action is not Action.NONE for rule in rules)
+    mails = bool(quotas.smtp_host and quotas.mail_domain)
+    if tells and not (mails or quotas.webhook_url_file or quotas.notice_channels):
+        yield advice(
+            "CarmeQuotas.smtp_host",
+            quotas.smtp_host,
+            "users of idle sessions are warned on the hub's page and in JupyterLab alone: who has closed both does not "
+            "learn of it before the end",
+            "set smtp_host and mail_domain, a webhook_url_file, or notice_channels",
+        )
+
+
+def _profiles(config: Config, rules: Sequence[IdleRule], quotas: CarmeQuotas) -> Iterator[Finding]:
+    """Yield the rules that name a profile which does not exist, or which has the GPUs that are to be released."""
+    try:
+        listed = config.SlurmContainerSpawner.get("profile_list")
+        profiles = {each.slug: each for each in parse_profiles(listed, profile_field(quotas))} if listed else {}
+    except (TraitError, CarmeError):
+        return  # the form says it, and profiles may be made by a function
+    for number, rule in enumerate(rules if profiles else ()):
+        known = f"write one of {', '.join(sorted(profiles))}"
+        if rule.profile and rule.profile not in profiles:
+            yield advice(
+                f"idle[{number}].profile", rule.profile, "there is no such profile: the rule is for none", known
+            )
+        after = profiles.get(rule.restart_profile)
+        if rule.restart_profile and (after is None or after.gpus is not None):
+            why = "there is no such profile" if after is None else "it has GPUs, and the rule is to release them"
+            yield advice(f"idle[{number}].restart_profile", rule.restart_profile, why, "name a profile without GPUs")

@@ -33,7 +33,7 @@ def check(config: Config) -> Iterator[Finding]:
         yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
         return
     yield from _booking(policy, has_calendar)
-    yield from check_idle(config, len(policy.idle))
+    yield from check_idle(config, policy.idle)
 
 
 def _booking(policy: Policy, has_calendar: bool) -> Iterator[Finding]:

@@ -11,9 +11,9 @@ class IdleApp(CommandGroup):
     """Rules on idle sessions: try them, and see what they have given back."""
 
     name = "carme-hub idle"
-    description = """Rules on idle sessions: try a policy on the sessions of the last month before it is in force, and see
-    what the rules in force have given back. Run it on the hub's machine as the hub's user or as root, with the hub's
-    configuration. Exit status: 0 done, 2 the command could not run."""
+    description = """Rules on idle sessions: try a policy on the sessions of the last month before it is in force, and
+    see what the rules in force have given back. Run it on the hub's machine as the hub's user or as root, with the
+    hub's configuration. Exit status: 0 done, 2 the command could not run."""
 
     subcommands: Any = {
         "replay": ("carme_hub.cli.idle.replay.ReplayApp", "Try rules on idle sessions on past sessions"),

@@ -27,10 +27,10 @@ class ReplayApp(ConfiguredApp):
 
     name = "carme-hub idle replay"
     description = """Show what rules on idle sessions would have done to the sessions of a time: which they would have
-    ended, how much GPU time that would have given back, and which were at work again within ten minutes (false alarms).
-    The rules are the part ``idle`` of a policy. Nobody says "I am still here" in a replay, so the true numbers are lower.
-    Evidence is kept as long as hours are (CarmeActivity.keep_hours), in whole percent. Nothing is written, and the policy
-    does not come into force."""
+    ended, how much GPU time that would have given back, and which were at work again within ten minutes (false
+    alarms). The rules are the part ``idle`` of a policy. Nobody says "I am still here" in a replay, so the true
+    numbers are lower. Evidence is kept as long as hours are (CarmeActivity.keep_hours), in whole percent. Nothing is
+    written, and the policy does not come into force."""
     examples = "carme-hub idle replay --policy new.yaml --from 2026-10-01 --to 2026-10-31"
 
     policy = Unicode("", help="The YAML file of the policy. The default is the policy in force.").tag(config=True)
@@ -78,18 +78,21 @@ class ReplayApp(ConfiguredApp):
             return 0
         rows = [_row(access, each) for each in trial.tried[: self.lines]]
         if rows:
-            headers = ("user", "profile", "idle since", "action", "at", "GPU-hours", "worked after", "")
-            print(table(headers, rows, "GPU-hours"))
+            columns = ("user", "profile", "idle since", "action", "at", "GPU-hours", "worked after", "")
+            print(table(columns, rows, "GPU-hours"))
         if more := len(trial.tried) - len(rows):
             print(f"and {more} more sessions")
         months = [(one.month, one.ended, hours(MILLI * one.gpu_seconds), one.false_alarms) for one in trial.months]
         if months:
-            print("\n" + table(("month", "ended", "GPU-hours given back", "false alarms"), months, "ended GPU-hours_given_back false_alarms"))
+            headers = ("month", "ended", "GPU-hours given back", "false alarms")
+            print("\n" + table(headers, months, "ended GPU-hours_given_back false_alarms"))
         else:
             print("No session would have been ended.")
         print(f"\n{trial.sessions} sessions ran. False alarms were at work again within ten minutes.")
         if trial.unmeasured:
-            print(f"Of {trial.unmeasured} nothing is kept: they were not measured, or are too old. They count as active.")
+            print(
+                f"Of {trial.unmeasured} nothing is kept: they were not measured, or are too old. They count as active."
+            )
         if trial.minutes:
             share = 100 * trial.unknown / trial.minutes
             print(f"In {share:.0f} % of the reported minutes it is not known whether a session was idle.")

@@ -22,9 +22,9 @@ class ReportApp(ConfiguredApp):
 
     name = "carme-hub idle report"
     description = """Show by month how many sessions were ended because they were idle, how much GPU time that gave back
-    (their GPUs for the rest of their time limit: at most that, since a user might have stopped one earlier), how many of
-    those users started another session with GPUs within ten minutes (false alarms), how many sessions were warned, and
-    how often somebody said to be still there."""
+    (their GPUs for the rest of their time limit: at most that, since a user might have stopped one earlier), how many
+    of those users started another session with GPUs within ten minutes (false alarms), how many sessions were warned,
+    and how often somebody said to be still there."""
     examples = "carme-hub idle report --months 6 --json"
 
     months = Integer(12, min=1, max=120, help="How many months, this one included.").tag(config=True)
@@ -55,7 +55,11 @@ class ReportApp(ConfiguredApp):
             for one in found.months
         ]
         headers = ("month", "ended", "GPU-hours given back", "false alarms", "warned", "still here")
-        print(table(headers, rows, "ended GPU-hours_given_back false_alarms warned still_here") if rows else "No session was idle for as long as a rule says.")
+        print(
+            table(headers, rows, "ended GPU-hours_given_back false_alarms warned still_here")
+            if rows
+            else "No session was idle for as long as a rule says."
+        )
         return 0
 
 

@@ -1,10 +1,12 @@
 """Puts a session in order before the hub ends it: runs save, kernels are interrupted, the site's command runs.
 
-The hub asks by ``POST <base>/carme/end`` with ``{"key": …, "unless_at_work": true}`` and the token of JupyterHub. In this
-order, each bounded in time:
+The hub asks by ``POST <base>/carme/end`` with ``{"key": …, "unless_at_work": true}`` and the token of JupyterHub. In
+this order, each bounded in time:
 
-1. Where something is at work, nothing is done: the hub's evidence is minutes old, and this is newer.
-2. Live runs of ``%%distributed`` are told that their time is nearly over (``here.on_time_limit``), and have so long to end.
+1. Where something is at work, nothing is done: the hub's evidence is minutes old, and this is newer. It is looked again
+   at the end.
+2. Live runs of ``%%distributed`` are told that their time is nearly over (``here.on_time_limit``), and have so long
+   to end.
 3. Kernels get SIGINT, as by the button of the notebook, and a cell that was computing may handle it.
 4. Commands run: ``~/.carme/before-end`` of the user, then the site's (``CarmeActivity.before_end``).
 5. Of each notebook with a kernel it is looked up when it was saved last. A server cannot save what is only in a
@@ -90,20 +92,22 @@ class OrderlyEnd:
             self._tasks.pop(key, None)
         return found
 
-    async def _end(self, unless_at_work: bool) -> dict[str, Any]:  # noqa: FBT001
+    async def _end(self, unless_at_work: bool) -> dict[str, Any]:
         rows = list(await asyncio.to_thread(self._parts.runs))
         at_work = self._at_work(rows)
         if at_work and unless_at_work:
             return {"at_work": at_work}
         live = [str(row["id"]) for row in rows if live_runs([row], self._session)]
-        ended = await self._end_runs(live) if live else 0
-        return {
+        done = {
             "runs": len(live),
-            "runs_ended": ended,
+            "runs_ended": await self._end_runs(live) if live else 0,
             "kernels": await self._interrupt(),
             "commands": [await run_command(*each, self._environ) for each in commands(self._environ)],
             "notebooks": await self._saved(),
         }
+        # Somebody may have begun to work while commands ran.
+        at_work = self._at_work(await asyncio.to_thread(self._parts.runs)) if unless_at_work else {}
+        return {"at_work": at_work} if at_work else done
 
     def _at_work(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         found = {
@@ -133,7 +137,7 @@ class OrderlyEnd:
                 await self._parts.interrupt(str(model["id"]))
                 count += 1
         until = time.monotonic() + self._kernel_seconds
-        while busy_kernels(self._parts.kernels()) and time.monotonic() < until:
+        while busy_kernels(self._parts.kernels()) and time.monotonic() < until:  # noqa: ASYNC110  no event tells it
             await asyncio.sleep(LOOK)
         return count
 
@@ -195,5 +199,3 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), TERM_SECONDS)
-            if number == signal.SIGTERM:
-                continue  # the leader has ended; what it left is killed

@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ FILE = "work.json"
 INTERVAL, RUNS_INTERVAL = 10.0, 30.0
 #: States of a kernel in which it is at work, or about to be.
 BUSY = ("busy", "starting", "restarting", "autorestarting")
+#: Seconds for which a kernel is starting: one to which nobody has connected says so for ever.
+STARTING_SECONDS = 300.0
 
 
 class WorkFile:
@@ -60,9 +63,18 @@ class WorkFile:
             write_json(self.path, {"at": now, **seen, "runs": self._live})
 
 
-def busy_kernels(models: Iterable[Mapping[str, Any]]) -> int:
+def busy_kernels(models: Iterable[Mapping[str, Any]], now: float | None = None) -> int:
     """Return how many kernels are at work, from the models of Jupyter's REST API."""
-    return sum(model.get("execution_state") in BUSY for model in models)
+    return sum(_is_at_work(model, time.time() if now is None else now) for model in models)
+
+
+def _is_at_work(model: Mapping[str, Any], now: float) -> bool:
+    state = model.get("execution_state")
+    if state == "starting":
+        with contextlib.suppress(ValueError):  # where it is not known since when, it counts
+            last = datetime.fromisoformat(str(model.get("last_activity")).replace("Z", "+00:00"))
+            return now - last.timestamp() < STARTING_SECONDS
+    return state in BUSY
 
 
 def busy_terminals(terminals: Iterable[Any]) -> int:

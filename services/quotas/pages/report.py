@@ -55,8 +55,8 @@ class ReportHandler(AdminHandler):
     async def _idle(self, month: str) -> str:
         """Return what rules on idle sessions did in the month; "" where they did nothing."""
         service, span = self.service, reports.month_span(month, self.zone)
-        parts = service.idle_events, service.sessions, service.ledger.context.cluster, self.zone
-        found = await in_store_thread(idle_report, *parts, *span)
+        parts = service.idle_events, service.sessions, service.ledger.context.cluster, self.zone, *span
+        found = await in_store_thread(idle_report, *parts)
         return idle_sentence(found.months[0]) if found.months else ""
 
     @property
@@ -97,9 +97,10 @@ class ReportHandler(AdminHandler):
 def idle_sentence(month: Month) -> str:
     """Return what rules on idle sessions did in a month."""
     hours = wording.gpu_hours(1000 * month.gpu_seconds)
-    said = [f"{month.warned} sessions were warned", f"{month.kept} times somebody said to be still there"]
-    said.append(f"{month.ended} were ended, which gave back at most {hours}")
-    return f"{', '.join(said)}. False alarms, started again within ten minutes: {month.false_alarms}."
+    return (
+        f"Warned: {month.warned}. Clicks on “still here”: {month.kept}. Ended: {month.ended}, which gave back at most "
+        f"{hours}. Started again within ten minutes (false alarms): {month.false_alarms}."
+    )
 
 
 class ReportFileHandler(ReportHandler):

@@ -1,7 +1,7 @@
 """Asks the server of a session to put it in order before its end (``carme_hub.training.server.orderly_end``).
 
-One request with a token of JupyterHub that reaches this server alone, for some minutes, and is deleted after the answer.
-With ``internal_ssl`` it is sent only to whoever shows the session's own certificate, as the probe of a start.
+One request with a token of JupyterHub that reaches this server alone, for some minutes, and is deleted after the
+answer. With ``internal_ssl`` it is sent only to whoever shows the session's own certificate, as the probe of a start.
 """
 
 from __future__ import annotations

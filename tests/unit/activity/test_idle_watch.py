@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from carme_hub.activity.idle.order import Order
 from carme_hub.activity.idle_watch import IdleWatch, NoClicksLeft, NotIdle, Surroundings
 from carme_hub.domain.activity.minutes import GpuMinute, Minute
 from carme_hub.domain.cluster.resources import Gpus
@@ -20,7 +22,7 @@ from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 from carme_hub.store.activity import ActivityStore, Report
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.idle import ENDED, HERE, TOLD, WARNED, IdleEvent, IdleStore
+from carme_hub.store.idle import ENDED, ENDING, HERE, KEPT, TOLD, WARNED, IdleEvent, IdleStore
 
 ID = "5f0d8f0e-0000-4000-8000-000000000001"
 START = 1_800_000_000
@@ -36,6 +38,9 @@ class Lab:
         self.now, self.reported = float(START), START
         self.policy: dict[str, Any] = {"idle": [RULE]}
         self.companions, self.cancelled = 0, []  # type: ignore[var-annotated]
+        self.asked: list[str] = []
+        self.order: Order | None = Order(kernels=1)
+        self.on_order = lambda: None
         request = Request("a100", "base", Gpus("a100", 1), account="physics")
         self.session = Session(
             ID, "lab", "alice", "", request, SessionState.RUNNING, float(START), node="n1", started=float(START)
@@ -50,12 +55,18 @@ class Lab:
             companions=lambda _id: self.companions,
             person=lambda user: Person(user, frozenset({"course"}), frozenset()),
             cancel=self._cancel,
+            put_in_order=self._put_in_order,
             clock=lambda: self.now,
         )
         return IdleWatch(self.activity, self.events, hub, logging.getLogger("test"))
 
     async def _cancel(self, id: str, reason: str) -> None:
         self.cancelled.append((id, reason))
+
+    async def _put_in_order(self, _session: Session, key: str) -> Order | None:
+        self.asked.append(key)
+        self.on_order()
+        return self.order
 
     async def run(self, minutes: int, **changes: Any) -> None:
         """Let so many minutes pass, with a report and a look in each."""
@@ -65,6 +76,7 @@ class Lab:
             self.activity.record([Report(ID, "n1", (replace(quiet, **changes),))])
             self.reported += 60
             await self.watch.look()
+            await self.watch.ends.wait()
 
     def kinds(self) -> list[tuple[str, int]]:
         return [(event.kind, round((event.at - START) / 60)) for event in self.events.of([ID]).get(ID, [])]
@@ -88,10 +100,13 @@ async def test_an_idle_session_is_warned_twice_and_then_ended_with_the_reason(la
     assert lab.kinds() == [(WARNED, 20), (WARNED, 25)]
     assert lab.cancelled == []
     await lab.run(2)
-    assert lab.kinds()[-1] == (ENDED, 30)
+    assert lab.kinds()[-2:] == [(ENDING, 30), (ENDED, 30)]
     [(id, reason)] = lab.cancelled
     assert id == ID
-    assert reason == ("It was idle for 30 min: no kernel, terminal or run was at work, and its GPUs were not used.")
+    assert reason == (
+        "It was idle for 30 min: no kernel, terminal or run was at work, and its GPUs were not used. "
+        "1 kernel was interrupted."
+    )
 
 
 async def test_work_begins_the_time_anew_and_earlier_warnings_do_not_count(lab: Lab) -> None:
@@ -132,7 +147,99 @@ async def test_a_new_hub_knows_who_was_warned(lab: Lab) -> None:
     await lab.run(1)
     assert lab.kinds() == [(WARNED, 20), (WARNED, 25)], "nobody is warned twice of the same"
     await lab.run(4)
+    assert lab.cancelled == [], "its user has the time of the last warning since the hub is back"
+    await lab.run(2)
     assert lab.cancelled
+
+
+async def test_a_new_hub_that_has_no_reports_yet_ends_nothing(lab: Lab) -> None:
+    await lab.run(29)
+    lab.watch = lab.new_watch()
+    lab.now += 300
+    await lab.run(1)
+    assert (lab.state, lab.cancelled) == ("unknown", [])
+
+
+async def test_a_hub_that_hung_gives_the_time_of_the_last_warning_too(lab: Lab) -> None:
+    await lab.run(29)
+    look, lab.watch.look = lab.watch.look, _nothing  # type: ignore[method-assign]
+    await lab.run(6)
+    lab.watch.look = look  # type: ignore[method-assign]
+    await lab.run(5)
+    assert lab.cancelled == []
+    await lab.run(2)
+    assert len(lab.cancelled) == 1
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_a_warning_whose_end_passed_without_anything_is_given_again(lab: Lab) -> None:
+    lab.policy = {"idle": [{**RULE, "hours": "00:00-09:20"}]}  # the clock begins at 08:00 UTC
+    assert time.gmtime(START)[3:5] == (8, 0)
+    await lab.run(26)
+    assert lab.kinds() == [(WARNED, 20), (WARNED, 25)]
+    lab.policy = {"idle": [{**RULE, "hours": "09:00-09:20"}]}
+    await lab.run(32)
+    assert (lab.watch.states, lab.cancelled) == ({}, []), "no rule is in force"
+    await lab.run(4)
+    assert [kind for kind, minute in lab.kinds() if minute >= 58] == [WARNED]
+    assert lab.cancelled == []
+
+
+async def test_what_is_at_work_in_the_last_moment_keeps_the_session(lab: Lab) -> None:
+    lab.order = Order(at_work="1 kernel")
+    await lab.run(32)
+    assert lab.cancelled == []
+    assert [kind for kind, _ in lab.kinds()] == [WARNED, WARNED, ENDING, KEPT]
+    assert lab.state == "idle", "its time begins anew"
+    lab.order = None
+    await lab.run(31)
+    [(_, reason)] = lab.cancelled
+    assert reason.endswith("Its server did not answer, so nothing could be put in order before.")
+
+
+async def test_who_says_to_be_there_while_it_is_put_in_order_keeps_the_session(lab: Lab) -> None:
+    lab.on_order = lambda: lab.events.add(IdleEvent(ID, lab.now + 1, HERE))
+    await lab.run(31)
+    assert (lab.cancelled, len(lab.asked)) == ([], 1)
+    assert lab.kinds()[-1][0] == HERE
+
+
+async def test_a_hub_that_is_killed_while_it_ends_a_session_asks_the_same_again(lab: Lab) -> None:
+    await lab.run(29)
+
+    def crash() -> None:
+        raise RuntimeError("killed")
+
+    lab.on_order = crash
+    await lab.run(1)
+    assert (lab.kinds()[-1], lab.cancelled) == ((ENDING, 30), [])
+    lab.on_order, lab.watch = (lambda: None), lab.new_watch()
+    await lab.run(1)
+    assert lab.cancelled == [], "not at its first look"
+    await lab.run(5)
+    assert len(lab.cancelled) == 1
+    assert len(set(lab.asked)) == 1, "the server knows the question, and does nothing twice"
+
+
+async def test_another_culler_is_told_what_is_known(lab: Lab) -> None:
+    await lab.run(3)
+    assert await lab.watch.evidence(lab.session) == ("ours", "the site's policy says what happens while it is idle")
+    lab.policy = {"idle": [{"user": "alice", "action": "none"}]}
+    assert (await lab.watch.evidence(lab.session))[0] == "ours", "who is exempt is not left to others"
+    lab.policy = {}
+    assert await lab.watch.evidence(lab.session) == ("free", "")
+    await lab.run(1, kernels=2)
+    assert await lab.watch.evidence(lab.session) == ("busy", "2 kernels were at work")
+    lab.companions = 1
+    assert (await lab.watch.evidence(lab.session))[0] == "busy"
+    lab.companions = 0
+    await lab.run(16, cpu=None)
+    assert await lab.watch.evidence(lab.session) == ("unknown", "the use of its CPUs is not known")
+    lab.now += 600
+    assert await lab.watch.evidence(lab.session) == ("unknown", "it reports nothing")
 
 
 async def test_still_here_begins_the_time_anew_as_often_as_the_rule_allows(lab: Lab) -> None:

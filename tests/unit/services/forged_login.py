@@ -37,6 +37,7 @@ from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_A
 from carme_hub.sessions.associations import AssociationCache
 from carme_hub.slurm.client import Association
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.idle import IdleStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
@@ -211,7 +212,7 @@ async def running(
     )
     client: Any = SlurmWithAccounts()
     service.associations = AssociationCache(client)
-    service.sessions = SessionStore(engine)
+    service.sessions, service.idle_events = SessionStore(engine), IdleStore(engine, "lab")
     service.settlement = SettlementLoop(
         service.settings,
         Any,  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.settlement import RECONCILED, as_note
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.idle import IdleStore
 from carme_hub.store.ledger.writes import CommittedChanges, LedgerStore
 from carme_hub.store.sessions import SessionStore
 
@@ -157,7 +158,7 @@ class Service(QuotasService):
         )
         self.associations = ForgedBook()  # type: ignore[assignment]
         self.settlement: Any = ForgedSettling(self.ledger)
-        self.sessions = SessionStore(self._engine)
+        self.sessions, self.idle_events = SessionStore(self._engine), IdleStore(self._engine, "lab")
         self.disk = DiskReader(self.settings, self.log)
         self.hub_users = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)

@@ -161,3 +161,18 @@ def test_what_a_lost_run_had_beside_the_session_is_given_back(monkeypatch: pytes
 def test_the_time_limit_ends_a_run() -> None:
     state = end_of(create(RunOptions(1, seconds=1), cell="import time\ntime.sleep(60)\n"))
     assert (state["state"], state["error"]["type"]) == ("failed", "TimeLimit")
+
+
+def test_a_session_that_is_put_in_order_has_its_runs_save_and_ends_none(home: Path) -> None:
+    cell = (
+        "import threading\nfrom carme_hub.training import here\nsaved = threading.Event()\n"
+        "here.on_time_limit(saved.set)\nprint('on')\n"
+        "while not saved.is_set(): saved.wait(0.1)\nprint('saved', here.time_left() < 61)\n"
+    )
+    run = create(RunOptions(2, detach=True), cell=cell)
+    with conducted(run):
+        wait(run, lambda _: run.log(0) and run.log(1))
+        answer = control.ask(run.id, {"op": "checkpoint", "seconds": 60})
+        assert time.time() + 50 < answer["at"] < time.time() + 61
+        state = wait(run, lambda state: state["state"] in ENDED, 30)
+    assert (state["state"], run.log(0), run.log(1)) == ("finished", *["on\nsaved True\n"] * 2)

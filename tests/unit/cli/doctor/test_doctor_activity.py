@@ -69,9 +69,42 @@ def test_the_host_for_nodes_is_the_one_that_jupyterhub_gives_them(hub: dict[str,
     assert host_for_nodes(app) == host
 
 
+def idle_findings(*rules: dict[str, Any], measured: bool = True, **more: Any) -> list[Finding]:
+    quotas = {"enabled": True, "policy": {"idle": list(rules)}, **more}
+    profiles = [
+        {"display_name": "GPU", "slug": "gpu", "gpus": {"types": ["a100"], "max": 2}},
+        {"display_name": "CPU", "slug": "cpu"},
+    ]
+    config = {"CarmeQuotas": quotas, "CarmeActivity": {"enabled": measured}}
+    return list(policy.check(Config({**config, "SlurmContainerSpawner": {"profile_list": profiles}})))
+
+
+MAIL = {"smtp_host": "mail.example.org", "mail_domain": "example.org"}
+TELL = {"after": "2h", "action": "tell"}
+
+
 def test_rules_on_idle_sessions_without_measuring_are_named() -> None:
-    rules = {"idle": [{"after": "2h", "action": "tell"}]}
-    quotas = {"CarmeQuotas": {"enabled": True, "policy": rules}}
-    [finding] = policy.check(Config(quotas))
+    [finding] = idle_findings(TELL, measured=False, **MAIL)
     assert (finding.level.value, finding.setting) == ("advice", "CarmeActivity.enabled")
-    assert list(policy.check(Config({**quotas, "CarmeActivity": {"enabled": True}}))) == []
+    assert idle_findings(TELL, **MAIL) == []
+    assert idle_findings() == []
+
+
+def test_idle_rules_whose_warnings_reach_nobody_who_is_away_are_named() -> None:
+    [finding] = idle_findings(TELL)
+    assert (finding.level.value, finding.setting) == ("advice", "CarmeQuotas.smtp_host")
+    assert idle_findings({"user": "ada", "action": "none"}) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting"),
+    [
+        ({**TELL, "profile": "gpus"}, "idle[0].profile"),
+        ({**TELL, "action": "release_gpus", "restart_profile": "cpus"}, "idle[0].restart_profile"),
+        ({**TELL, "action": "release_gpus", "restart_profile": "gpu"}, "idle[0].restart_profile"),
+    ],
+)
+def test_idle_rules_with_a_profile_that_does_not_fit_are_named(rule: dict[str, Any], setting: str) -> None:
+    [finding] = idle_findings(rule, **MAIL)
+    assert (finding.level.value, finding.setting) == ("advice", setting)
+    assert idle_findings({**TELL, "action": "release_gpus", "profile": "gpu", "restart_profile": "cpu"}, **MAIL) == []

@@ -204,3 +204,28 @@ def test_a_rule_is_in_force_at_its_time_of_day(begin: time, end: time, hours: ob
     midnight = NOW - NOW % 86400
     for hour in range(24):
         assert rule.in_force(midnight + 3600 * hour, "UTC") == (hour in hours)  # type: ignore[operator]
+
+
+def test_after_a_break_its_user_has_the_time_of_the_last_warning() -> None:
+    minutes = quiet(62)
+    warned = ((NOW - 1300, 1200), (NOW - 400, 300))
+    assert decided(minutes, warned=warned)[0] == "due"
+    state, _, deadline, _ = decided(minutes, warned=warned, watched_since=NOW - 60)
+    assert (state, deadline) == ("idle", NOW - 60 + 300)
+    assert decided(minutes, warned=warned, watched_since=NOW - 300)[0] == "due"
+
+
+def test_a_warning_whose_end_has_passed_counts_no_more_unless_nothing_is_taken() -> None:
+    minutes = quiet(300)
+    warned = ((NOW - 7000, 1200), (NOW - 6000, 300))
+    state, _, deadline, warning = decided(minutes, warned=warned)
+    assert (state, deadline, warning) == ("warn", NOW + 1200, 1200)
+    tell = replace(RULE, action=Action.TELL)
+    found = decide(tell, follow(None, minutes, tell), clicks=(), warned=warned, companions=0, now=NOW)
+    assert found.state == "due", "nobody is told the same again and again"
+
+
+def test_what_its_server_says_to_be_at_work_begins_the_time_anew_however_often() -> None:
+    minutes = quiet(300)
+    state, since, deadline, _ = decided(minutes, at_work=tuple(NOW - 600 * ago for ago in range(9)))
+    assert (state, since, deadline) == ("idle", NOW, NOW + 3600)

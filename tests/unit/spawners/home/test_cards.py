@@ -181,6 +181,8 @@ def test_an_idle_session_says_since_when_and_what_follows(
     shown = card(parts)
     assert idle in shown.idle
     assert (shown.warned, shown.clicks) == (warned, clicks)
+    parts.idle.states[ID] = replace(found, ending=True)
+    assert card(parts).idle.endswith("It is being put in order now, and then stopped.")
     parts.idle.states[ID] = replace(found, state=IdleState("active"))
     assert card(parts).idle == ""
     assert card(hub(session(node="n1"), job=job())).idle == "", "nobody watches"

@@ -36,6 +36,8 @@ def idle(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seen", "text"),
     [
+        (idle(), "GPU 80 %, 12 GiB · idle: stopped in 10 min"),
+        (idle(action="tell"), "GPU 80 %, 12 GiB"),
         (view(), "GPU 80 %, 12 GiB · 1 h 12 min left"),
         (
             view(used={"gpus": [GPU, {**GPU, "utilisation": 0}], "virtual": True}),
@@ -77,6 +79,8 @@ def with_left(seconds: int) -> dict[str, Any]:
         (idle(deadline=NOW + 2000), []),
         (idle(state="warn", deadline=NOW + 2000), [f"idle-{NOW - 3000}-early"]),
         (idle(action="tell"), []),
+        (idle(action="tell", state="warn"), []),
+        (idle(action="tell", state="due", deadline=NOW - 60), [f"idle-{NOW - 3000}-told"]),
         (view(used={"gpus": [{**GPU, "memory": 37_000}]}), ["gpu-0-full"]),
         (view(used={"gpus": [], "memory": 7500, "memory_limit": 8192}), ["memory-full"]),
         (view(used={"gpus": [{"memory": None, "memory_total": 100}], "memory": None, "memory_limit": 8192}), []),
@@ -91,6 +95,24 @@ def test_a_warning_comes_with_what_can_be_done_at_once() -> None:
     assert due(with_left(600))[0][1] == ["extend", "save"]
     assert due(idle())[0][1] == ["here", "save"]
     assert due(idle(clicks_left=0))[0][1] == ["save"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "due"),
+    [
+        (view(), ""),
+        (view(state=None), ""),
+        (idle(), ""),
+        (idle(deadline=NOW + 300), f"{NOW - 3000}-{NOW + 300}-warned"),
+        (idle(deadline=NOW + 91), f"{NOW - 3000}-{NOW + 91}-warned"),
+        (idle(deadline=NOW + 90), f"{NOW - 3000}-{NOW + 90}-end"),
+        (idle(deadline=NOW - 30, state="due"), f"{NOW - 3000}-{NOW - 30}-end"),
+        (idle(deadline=NOW + 60, action="release_gpus"), f"{NOW - 3000}-{NOW + 60}-end"),
+        (idle(deadline=NOW + 60, action="tell"), ""),
+    ],
+)
+def test_documents_are_saved_when_the_last_warning_comes_and_before_the_end(seen: dict[str, Any], due: str) -> None:
+    assert run(f"out = m.dueSave({json.dumps(seen)})") == due
 
 
 def test_a_warning_is_shown_once_in_all_tabs_and_one_that_comes_again_once_an_hour() -> None:

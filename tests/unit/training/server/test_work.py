@@ -147,3 +147,12 @@ def test_a_minute_is_without_work_only_if_it_was_so_at_every_moment(
     values: list[int | None], found: int | None
 ) -> None:
     assert minutes.at_work(values) == found
+
+
+@pytest.mark.parametrize(
+    ("ago", "count"), [("2027-01-15T07:59:00.5Z", 1), ("2027-01-15T07:50:00Z", 0), ("", 1), (None, 1)]
+)
+def test_a_kernel_to_which_nobody_connects_is_starting_for_some_minutes_only(ago: str | None, count: int) -> None:
+    kernel = {"execution_state": "starting", "last_activity": ago}
+    assert busy_kernels([kernel], 1_800_000_000.0) == count
+    assert busy_kernels([{**kernel, "execution_state": "busy"}], 1_800_000_000.0) == 1

@@ -13,8 +13,8 @@ const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
 const TELL = 8000;
 /** Minutes before the end, and shares of memory, at which there is a warning. */
 const MINUTES = [30, 10, 2], FULL = 0.9;
-/** Seconds before the end of an idle session at which all documents are saved. */
-const SAVE_SECONDS = [300, 90];
+/** Seconds before the end of an idle session from which the status bar says so, and at which all documents are saved. */
+const WARNED = 1200, SAVE_SECONDS = [300, 90];
 const GIB = 1024;
 
 const STYLE = `
@@ -53,7 +53,10 @@ export function gpuWords(gpu) {
   return gpu.memory == null ? busy : `${busy}, ${gib(gpu.memory)} of ${gib(gpu.memory_total)}`;
 }
 
-/** Return the text of the status bar: the busiest GPU, or the memory, and the time that is left. */
+/** Return whether a session is idle by a rule that stops it. */
+const stops = (idle) => Boolean(idle?.since && ["stop", "release_gpus"].includes(idle.action));
+
+/** Return the text of the status bar: the busiest GPU, or the memory, and the time that is left, or until it is stopped. */
 export function statusText(view) {
   const parts = [];
   const gpus = view.used?.gpus ?? [];
@@ -66,7 +69,9 @@ export function statusText(view) {
   } else if (view.used?.memory != null) {
     parts.push(`Memory ${gib(view.used.memory)}`);
   }
-  if (view.state?.ends) parts.push(`${span(view.state.ends - view.now)} left`);
+  const idle = view.state?.idle;
+  if (stops(idle) && idle.deadline - view.now <= WARNED) parts.push(`idle: stopped in ${span(idle.deadline - view.now)}`);
+  else if (view.state?.ends) parts.push(`${span(view.state.ends - view.now)} left`);
   // An account without a limit says so in the panel only.
   if (/\d/.test(view.state?.left ?? "")) parts.push(`GPU time: ${view.state.left}`);
   return parts.join(" · ");
@@ -95,7 +100,10 @@ export function warnings(view) {
     }
   }
   const idle = state?.idle;
-  if (idle?.state === "warn" || (idle?.since && idle.action !== "tell" && idle.deadline - now <= 1200)) {
+  if (idle?.since && idle.action === "tell") {
+    const text = `Nothing has been at work in this session for ${span(now - idle.since)}. Stop it if you do not need its GPUs.`;
+    if (idle.state === "due") found.push({ id: `idle-${idle.since}-told`, text, actions: ["panel"] });
+  } else if (idle?.since && (idle.state === "warn" || idle.deadline - now <= WARNED)) {
     const text = `Nothing is at work in this session, so it is stopped in ${span(idle.deadline - now)}. Documents are saved before.`;
     const step = idle.deadline - now <= 300 ? "late" : "early";
     found.push({ id: `idle-${idle.since}-${step}`, text, actions: idle.clicks_left ? ["here", "save"] : ["save"] });
@@ -117,7 +125,7 @@ export function warnings(view) {
     saved, so it saves when the last warning comes, and once more shortly before the end. */
 export function dueSave(view) {
   const idle = view?.state?.idle;
-  if (!idle?.since || !["stop", "release_gpus"].includes(idle.action)) return "";
+  if (!stops(idle)) return "";
   const left = idle.deadline - view.now;
   if (left > SAVE_SECONDS[0]) return "";
   return `${idle.since}-${idle.deadline}-${left > SAVE_SECONDS[1] ? "warned" : "end"}`;

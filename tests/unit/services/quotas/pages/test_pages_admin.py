@@ -15,7 +15,9 @@ from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.services.quotas.pages import policy
+from carme_hub.store.idle import ENDED, HERE, WARNED, IdleEvent
 from carme_hub.store.ledger.writes import Anomaly
 
 POLICY = "currency: EUR\nquotas:\n- {id: week, user: '*', gpu_time: 20, window: week}\n"
@@ -123,6 +125,21 @@ async def test_the_report_adds_up_and_has_its_cost(site: Site) -> None:
     assert csv.splitlines() == ["gpu,jobs,gpu_hours,refunded_gpu_hours,cost_eur", "a100,2,10.000,0.000,5.00"]
     assert "No job with GPUs ended in this month." in await root.text("administration/report?month=2026-01")
     assert "is not a month" in plain(await root.get("administration/report?month=x"))
+
+
+async def test_the_report_says_what_idle_sessions_have_given_back(site: Site) -> None:
+    root = await logged_in(site, "root")
+    assert "Idle sessions" not in await root.text("administration/report")
+    at = site.now - 60
+    request = Request("a100", "base", Gpus("a100", 2), time_limit=121)
+    row = Session("one", "lab", "bob", "", request, SessionState.ENDED, at - 3600, started=at - 3600, ended=at)
+    site.service.sessions.add(row)
+    for kind in (WARNED, HERE, WARNED, ENDED):
+        site.service.idle_events.add(IdleEvent("one", at, kind))
+    assert (
+        "Idle sessions Warned: 1. Clicks on “still here”: 1. Ended: 1, which gave back at most 2.03 GPU-hours. "
+        "Started again within ten minutes (false alarms): 0."
+    ) in await root.text("administration/report")
 
 
 async def current(visitor: Visitor) -> tuple[str, str]:
