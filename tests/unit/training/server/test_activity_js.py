@@ -10,7 +10,7 @@ from rig.javascript import run_module
 
 from carme_hub.paths import share_folder
 
-MODULE = share_folder().parent / "jupyter/labextensions/carme-hub/static/activity.js"
+MODULE = share_folder().parent / "jupyter/labextensions/carme-hub/static/session-words.js"
 NOW = 1_800_000_000
 GPU = {"utilisation": 80, "memory": 12_288, "memory_total": 40_960}
 #: A storage as the browser has it, for all tabs.
