@@ -6,7 +6,7 @@
 
 import { readMessage } from "./messages.js";
 import { runsPart } from "./session-runs.js";
-import { Shown, dueSave, firstMore, gib, gpuWords, moreText, span, statusText, stops, warnings } from "./session-words.js";
+import { Shown, dueSave, firstMore, gib, gpuWords, moreText, span, statusText, warnings } from "./session-words.js";
 
 /** Milliseconds between two questions while the tab is visible, while its panel is open, and in the background. */
 const VISIBLE = 10000, OPEN = 5000, HIDDEN = 60000;
