@@ -211,7 +211,9 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     assert (service["name"], service["url"]) == ("reservations", "https://127.0.0.1:10103")
     assert service["command"][1:3] == ["-m", "carme_hub.services.reservations"]
     # What a person lets the service do in their name; that it sees Slurm's jobs is the service's own scope.
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(
+        hub.custom_scopes
+    )
     assert "custom:carme:reservation:write" in hub.extra_user_scopes
     assert "custom:carme:reservation:admin" not in hub.extra_user_scopes
     assert c.CarmeReservations.enabled is True
@@ -222,7 +224,9 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     both = Config()
     configure(both, quotas=True, reservations=True)
     assert [each["name"] for each in JupyterHub(config=both).services] == ["quotas", "reservations"]
-    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(both.JupyterHub.custom_scopes)
+    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(
+        both.JupyterHub.custom_scopes
+    )
 
 
 def test_reservations_need_slurm(c: Config) -> None:
@@ -236,7 +240,9 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
     (service,) = hub.services
     assert (service["name"], service["url"]) == ("activity", "https://127.0.0.1:10104")
     assert service["command"][1:3] == ["-m", "carme_hub.services.activity"]
-    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(hub.custom_scopes)
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES, *JOB_SCOPES, *console.SCOPES} == set(
+        hub.custom_scopes
+    )
     assert {"custom:carme:activity:read", "access:services!service=activity"} <= hub.extra_user_scopes
     assert "custom:carme:activity:read:all" not in hub.extra_user_scopes
     assert c.CarmeActivity.enabled is True

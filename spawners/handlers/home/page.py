@@ -142,7 +142,7 @@ class CarmeHomeHandler(HomeHandler):
         ours: dict[str, Any] = {"gpu_time": self._gpu_time, "calendar": self._calendar}
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
-        ours |= self._sessions | {"budget": self._budget, "bookings": self._bookings}
+        ours |= {**self._sessions, "budget": self._budget, "bookings": self._bookings}
         console = started_hub() is not None and READ in self.expanded_scopes
         ours |= {"console": console, "owns": self._owned_accounts()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
