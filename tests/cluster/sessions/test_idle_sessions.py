@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,6 @@ class Idle:
         assert made.status == 201, made
         self.kernel = str(made.body["kernel"]["id"])
         hub.run_cell("alice", self.kernel, "1")
-        self.engine = CarmeStore(url=f"sqlite:///{self.database}").open()
 
     @property
     def database(self) -> Path:
@@ -73,8 +73,17 @@ class Idle:
         wait_for(is_there, limit, f"{wanted}, not {seen}")
         return seen
 
+    @contextmanager
+    def activity(self) -> Iterator[ActivityStore]:
+        engine = CarmeStore(url=f"sqlite:///{self.database}").open()
+        try:
+            yield ActivityStore(engine, self.cluster)
+        finally:
+            engine.dispose()
+
     def minutes(self) -> list[Minute]:
-        found = ActivityStore(self.engine, self.cluster).minutes([self.id], time.time() - 3600)
+        with self.activity() as activity:
+            found = activity.minutes([self.id], time.time() - 3600)
         return list(found.get(self.id, {}).get(self.session.row.node, ()))
 
     @property
@@ -87,7 +96,8 @@ class Idle:
         newest = self.minutes()[-1].at
         self.sql("DELETE FROM activity_hour WHERE session = ?", self.id)
         past = tuple(Minute(newest - 60 * ago, 60, **QUIET) for ago in range(20, -1, -1))  # type: ignore[arg-type]
-        ActivityStore(self.engine, self.cluster).record([Report(self.id, self.session.row.node, past)])
+        with self.activity() as activity:
+            activity.record([Report(self.id, self.session.row.node, past)])
 
     def move_events_back(self, seconds: int) -> None:
         self.sql("UPDATE idle_event SET at = at - ? WHERE session = ?", seconds, self.id)
@@ -97,7 +107,9 @@ class Idle:
         return [str(kind) for (kind,) in rows]
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        with sqlite3.connect(self.database, timeout=30) as connection:
+        # Closed at once: a hub that is killed and started again makes new files beside the database, and connections
+        # of one process share those that the first of them has opened.
+        with closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
             return connection.execute(statement, values).fetchall()
 
     def page(self) -> str:
@@ -112,7 +124,6 @@ def idle(site: Hub) -> Iterator[Idle]:
     found = Idle(site)
     yield found
     site.demo.set_policy(DEFAULT_POLICY)
-    found.engine.dispose()
     site.recover()
     site.stop_all()
 

@@ -48,3 +48,9 @@ def test_a_token_fits_its_session_alone() -> None:
     for wrong in (tokens.token("two"), "", tokens.token("one")[:-1], ReporterTokens("other").token("one"), "é"):
         assert not tokens.fits("one", wrong)
     assert "key" not in repr(tokens)
+
+
+def test_a_command_before_the_end_is_a_program_by_its_whole_path() -> None:
+    assert CarmeActivity(before_end=["/opt/save", "all"]).before_end == ["/opt/save", "all"]
+    with pytest.raises(TraitError, match="give the absolute path of a program"):
+        CarmeActivity(before_end=["save"])

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from carme_hub.activity.settings import CarmeActivity
 from carme_hub.containers.registry import RUNTIMES, runtime
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
 from carme_hub.spawners.companions.script import render_batch_job, render_companion
 from carme_hub.spawners.job_script import Owner, Reporting, Server, Site, container_of, render
+from carme_hub.training.server.orderly_end import commands
 
 IMAGE = Image("default", "/srv/images/default", "dir")
 ALICE = Owner("alice", 1001, 1001, "/home/alice")
@@ -177,3 +179,13 @@ def test_a_session_knows_which_images_have_which_backend() -> None:
     assert json.loads(container.environ["CARME_IMAGES"]) == {"torchrun": ["default", "big"]}
     container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, Site(site.runtime), "/p")
     assert "CARME_IMAGES" not in container.environ
+
+
+def test_a_container_knows_the_sites_command_before_the_end() -> None:
+    text = CarmeActivity(before_end=["/opt/save", "all"], before_end_seconds=7).before_end_text
+    assert commands({"CARME_BEFORE_END": text}) == [(["/opt/save", "all"], 7.0)]
+    request = Request("gpu", "default")
+    bare = Site(runtime("bubblewrap"))
+    for site, there in ((replace(bare, reporting=replace(REPORTING, before_end=text)), text), (bare, "")):
+        found = container_of("0f9a", ALICE, request, IMAGE, site, "/packages")
+        assert found.environ.get("CARME_BEFORE_END", "") == there
