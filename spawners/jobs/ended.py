@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.activity.accounted import efficiency_of
-from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob, folded
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.cluster.reasons import end_sentence
 from carme_hub.spawners.form.durations import clock, duration
 
@@ -46,13 +45,6 @@ class EndedRow:
     suggestion: str = ""
     counts: str = ""
     log: bool = True
-
-
-def ended_rows(jobs: Sequence[EndedJob], now: float, *, virtual: bool = False) -> tuple[list[EndedRow], int]:
-    """Return rows of jobs that have ended, the newest first, without the hub's own, and how many are left out."""
-    own = [job for job in jobs if not job.name.startswith(JOB_NAME_PREFIX)]
-    groups, left = folded(own, MOST_ROWS)
-    return [ended_row(some, now, virtual=virtual) for some in groups], left
 
 
 def ended_row(some: Sequence[EndedJob], now: float, *, virtual: bool = False) -> EndedRow:

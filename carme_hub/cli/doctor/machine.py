@@ -144,6 +144,13 @@ def _submitting(config: Config) -> Iterator[Finding]:
     commands["jobs_command"] = slurm.jobs_command
     if slurm.submit_via == "sudo":
         commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
+    if slurm.submit_via == "sudo" and not slurm.jobs_command:
+        yield advice(
+            "CarmeSlurm.jobs_command",
+            "",
+            f"it is not set, so {_LACKS['jobs_command']}",
+            "install carme-jobs as docs/howto/submit-as-the-user.md says",
+        )
     for name, command in commands.items():
         for word in [word for at, word in enumerate(command) if at == 0 or word.startswith("/")]:
             if shutil.which(word) is None:

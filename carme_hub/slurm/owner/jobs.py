@@ -41,7 +41,7 @@ class OwnJobs:
     def __init__(self, commands: Commands, owner: Owner) -> None:
         self._commands = commands
         self._owner = owner
-        self._fields = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
+        self._fields: tuple[str, ...] = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
 
     @property
     def reads_files(self) -> bool:

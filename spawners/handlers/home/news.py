@@ -9,26 +9,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carme_hub.domain.activity.minutes import HOUR
-from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners.console.inbox import shown_messages
+from carme_hub.spawners.handlers.home.ended import EndedJobs, EndedLookup
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
 from carme_hub.spawners.home.cluster_now import cluster_now
 from carme_hub.spawners.home.idle_end import idle_end_notes
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
-from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.spawners.jobs.ended import DAYS, ended_rows
+from carme_hub.spawners.hub.shared import HubContext, started_hub
+from carme_hub.spawners.jobs.ended import ended_row
 from carme_hub.store.activity import JobUse
 from carme_hub.store.threads import in_store_thread
 
 #: Days for which an ended session is shown, and how many at most.
 ENDED_DAYS, MOST_ENDED = 3, 5
-#: Ended jobs that are kept for a user. Seconds for which an answer of accounting is good while nothing changes, and at
-#: least, and how many are kept.
-MOST_RECORDS, FRESH, AT_LEAST, MOST_USERS = 2000, 900.0, 30.0, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class SessionNews:
     stored: StoredUse = field(default_factory=StoredUse)
     ended: Sequence[Session] = ()
     #: Jobs that were not the hub's and have ended, as accounting has them.
-    jobs: Sequence[EndedJob] = ()
+    jobs: EndedJobs = field(default_factory=EndedJobs)
 
 
 class SessionLookup(NoticeLookup[SessionNews]):
@@ -68,45 +64,12 @@ class SessionLookup(NoticeLookup[SessionNews]):
         return ask if hasattr(hub, "registry") else None
 
 
-class EndedLookup(NoticeLookup[Sequence[EndedJob]]):
-    """Reads what has ended of a user's jobs.
-
-    Accounting is asked again only when the user's jobs in the queue have changed, or after a while, so that open pages
-    cost it nothing.
-    """
-
-    def __init__(self) -> None:
-        super().__init__((), "Ended jobs")
-        self._known: dict[str, tuple[float, frozenset[int], Sequence[EndedJob]]] = {}
-
-    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[Sequence[EndedJob]]] | None:
-        if getattr(hub, "own_jobs", None) is None or hub.watcher.latest is None:
-            return None
-        live = frozenset(job.id for job in hub.watcher.latest.of_user(user.name) if job.phase is not Phase.TERMINAL)
-
-        async def ask() -> Sequence[EndedJob]:
-            now = time.monotonic()
-            before = self._known.get(user.name)
-            if before is not None and now - before[0] < (FRESH if before[1] == live else AT_LEAST):
-                return before[2]
-            found = await hub.own_jobs.ended(user.name, time.time() - DAYS * 86400)
-            kept = sorted((job for job in found if job.phase is Phase.TERMINAL), key=lambda job: job.end)[
-                -MOST_RECORDS:
-            ]
-            if len(self._known) >= MOST_USERS:
-                self._known.pop(next(iter(self._known)))
-            self._known[user.name] = (now, live, kept)
-            return kept
-
-        return ask
-
-
 async def session_news(handler: Any) -> SessionNews:
     """Return what database and accounting say of the visitor; nothing where they do not answer soon."""
     lookup: SessionLookup = handler.settings.setdefault("carme_sessions", SessionLookup())
     ended: EndedLookup = handler.settings.setdefault("carme_ended_jobs", EndedLookup())
     user = handler.current_user
-    news, jobs = await asyncio.gather(lookup.for_user(user), ended.for_user(user))
+    news, jobs = await asyncio.gather(lookup.for_user(user), ended.for_user(started_hub(), user.name))
     return replace(news, jobs=jobs)
 
 
@@ -128,12 +91,11 @@ def page_values(
     if hub.watcher.latest is not None:
         own = sessions_by_job(each for each in hub.registry.open_sessions() if each.user == user.name)
         jobs, left_out = job_rows(hub.watcher.latest, user.name, own, now, virtual=virtual)
-    ended, ended_left_out = ended_rows(news.jobs, now, virtual=virtual)
     return {
         "jobs": jobs,
         "jobs_left_out": left_out,
-        "ended_jobs": ended,
-        "ended_jobs_left_out": ended_left_out,
+        "ended_jobs": [ended_row(some, now, virtual=virtual) for some in news.jobs.groups],
+        "ended_jobs_left_out": news.jobs.left_out,
         "submits_again": hub.settings.submit_again,
         "messages": shown_messages(hub, user.name, now),
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,

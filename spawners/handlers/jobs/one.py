@@ -115,11 +115,11 @@ def facts(found: Chosen, details: JobDetails | None, record: EndedJob | None, no
 
 
 def _limit(found: Chosen) -> int:
-    """Return the time limit that can be lowered, 0 = none."""
+    """Return the time limit that can be lowered, in minutes; -1 = none is set yet, 0 = it cannot be."""
     if found.session is not None or _is_ours(found):
         return 0
     live = [job.time_limit for job in found.jobs if job.phase in (Phase.WAITING, Phase.ACTIVE)]
-    return max(live, default=0)
+    return -1 if live and not min(live) else max(live, default=0)
 
 
 def _is_ours(found: Chosen) -> bool:

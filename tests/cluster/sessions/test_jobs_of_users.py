@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rig.hub import Hub, Person, wait_for
+from rig.truth import Truth
 
 SCRIPT = '#!/bin/bash\n#SBATCH --mem=100M\necho "task $SLURM_ARRAY_TASK_ID of $1"\nsleep 300\n'
 NAME = "nightly-sweep.sh"
@@ -139,3 +140,18 @@ def test_cancelling_asks_and_then_ends_all_of_it_and_the_page_says_what_ended(pe
     log = people.hub.log_text()
     assert f"alice: cancel of job {people.array}: is cancelled." in log
     assert not any(token in log for token in people.tokens.values())
+
+
+def test_a_session_is_not_held_or_requeued_and_its_cancel_is_its_stop(people: People) -> None:
+    hub = people.hub
+    hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2, time_minutes=10)
+    row = Truth(hub).row("alice", "")
+    wait_for(lambda: "session of yours" in people.post(people.alice, act="hold", job=str(row.job_id)), 30, "the queue")
+    for act in ("hold", "requeue", "limit"):
+        said = people.post(people.alice, act=act, job=str(row.job_id), minutes="1", sure="yes")
+        assert "is a session of yours" in said, said
+    status, found = people.ask("alice", "POST", "/acts", {"act": "cancel", "jobs": [str(row.job_id)]})
+    assert (status, found["results"][0]["done"]) == (200, False), "a program stops it by the hub's own REST"
+    assert hub.server("alice")
+    assert "is stopped." in people.post(people.alice, act="cancel", job=str(row.job_id), sure="yes")
+    wait_for(lambda: Truth(hub).session(row.id).state == "ended", 60, "the session to end")

@@ -146,6 +146,8 @@ def test_a_script_is_submitted_with_its_options_and_arguments(helper: Helper) ->
         {"options": {"export-file": "/etc/passwd"}},
         {"options": {"mem": "1\n--uid=0"}},
         {"options": {"mem": 1}},
+        {"options": {"job-name": ""}},
+        {"options": {"requeue": "x"}},
         {"options": []},
         {"script": "echo"},
         {"script": "#!/bin/sh\0"},

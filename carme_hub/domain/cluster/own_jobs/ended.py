@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.cluster.tres import ANY_TYPE
 
@@ -68,6 +68,11 @@ class EndedJob:
     def seconds(self) -> float:
         """Seconds for which it ran."""
         return max(0.0, self.end - self.start) if self.start and self.end else 0.0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was a session's."""
+        return self.name.startswith(JOB_NAME_PREFIX)
 
     @property
     def key(self) -> str:

@@ -126,7 +126,7 @@ def resubmission(job: JobDetails, script: str, *, from_accounting: bool = False)
 
 
 def _options(job: JobDetails, script: str, notes: list[str], from_accounting: bool) -> dict[str, str | None]:
-    found: dict[str, str | None] = {"job-name": job.name}
+    found: dict[str, str | None] = {"job-name": job.name or None}
     for name in ("account", "partition", "qos", "reservation", "constraint", "licenses"):
         value = getattr(job, name)
         if value not in _NO_VALUE:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "carme0015"
-down_revision = "carme0013"
+down_revision = "carme0014"
 branch_labels = None
 depends_on = None
 

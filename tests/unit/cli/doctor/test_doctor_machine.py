@@ -43,6 +43,12 @@ def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: P
     assert "JupyterHub.trusted_alt_names" not in found
 
 
+def test_a_site_without_the_helper_of_jobs_is_told_what_that_costs(bare: Path) -> None:
+    lines = [line for line in bare.read_text().splitlines() if "jobs_command" not in line]
+    bare.write_text("\n".join(lines))
+    assert "it is not set, so nobody can act on jobs" in examined(bare)["CarmeSlurm.jobs_command"].why
+
+
 def test_a_helper_of_another_release_is_named(bare: Path, tmp_path: Path) -> None:
     installed = tmp_path / "libexec/carme-submit"
     installed.parent.mkdir()

@@ -68,6 +68,7 @@ async def test_the_home_page_lists_the_visitors_jobs_and_what_may_be_done(alice:
     assert [id for id in (5, 6, 7, 8, 9, 10, 12) if f'name="job" value="{id}"' in text] == [5, 6, 7]
     assert re.findall(r'id="carme-jobs-(\w+)"', text)[1:] == ["hold", "requeue", "cancel"], "none is held"
     assert "secret.sh" not in text
+    assert 'href="/hub/carme/jobs/output?job=5"' in text
     assert "past.sh</span>: completed" in text
     assert 'href="/hub/carme/jobs/again?job=20"' in text
 
@@ -179,6 +180,11 @@ async def test_the_page_of_a_job_has_what_it_is_and_what_may_be_done(alice: Brow
     _, array = await get(alice, ONE, job=7)
     assert "job=7_%5B3-4%5D" in array
     assert "job=7_%5B2%2C5-9%5D" in array
+    slurm.jobs[5] = replace(RUNS, time_limit=0)
+    await post(alice, ACT, act="hold", job=[6])
+    _, unlimited = await get(alice, ONE, job=5)
+    assert "Lower the limit" in unlimited
+    assert 'max="' not in unlimited
     _, past = await get(alice, ONE, job=20)
     assert "Completed" in past
     assert "sbatch past.sh" in past

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from forged_jobs import RECORD, RUNS, WAITS, HubWithJobs, SlurmThatActs
 
-from carme_hub.spawners.handlers.home import news
-from carme_hub.spawners.handlers.home.news import EndedLookup
-from carme_hub.spawners.jobs.ended import as_json, ended_rows
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob, folded
+from carme_hub.spawners.handlers.home import ended
+from carme_hub.spawners.handlers.home.ended import EndedLookup
+from carme_hub.spawners.jobs.ended import EndedRow, as_json, ended_row
 
 NOW = 4000.0
 
@@ -51,28 +53,49 @@ def test_an_array_is_one_row_and_the_hubs_own_jobs_have_cards() -> None:
     assert (row.id, row.label, row.counts, row.log) == ("30", "Ended", "1 completed, 2 failed", False)
 
 
-async def test_accounting_is_asked_when_the_users_jobs_have_changed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(news, "AT_LEAST", 0.0)
+def ended_rows(jobs: list[EndedJob], now: float, *, virtual: bool = False) -> tuple[list[EndedRow], int]:
+    groups, left = folded([job for job in jobs if not job.is_ours], 10)
+    return [ended_row(some, now, virtual=virtual) for some in groups], left
+
+
+async def test_accounting_is_asked_when_the_users_jobs_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended, "AT_LEAST", 0.0)
     slurm = SlurmThatActs(RUNS)
-    hub = HubWithJobs(slurm)
+    hub: Any = HubWithJobs(slurm)
     hub.watcher.latest = slurm.snapshot()
-
-    async def shared() -> Any:
-        return hub
-
-    user = SimpleNamespace(name="alice", spawner=SimpleNamespace(shared=shared))
     lookup = EndedLookup()
     for _ in range(3):
-        assert list(await lookup.for_user(user)) == [RECORD]
+        assert (await lookup.for_user(hub, "alice")).groups == [[RECORD]]
     assert slurm.asked == ["ended"]
     slurm.jobs[WAITS.id] = WAITS
     hub.watcher.latest = slurm.snapshot()
-    await lookup.for_user(user)
+    await asyncio.gather(*(lookup.for_user(hub, "alice") for _ in range(3)))
     assert slurm.asked == ["ended", "ended"]
     slurm.silent = True
     slurm.jobs.clear()
     hub.watcher.latest = slurm.snapshot()
-    assert list(await lookup.for_user(user)) == [], "a page does not fail because of it"
+    assert (await lookup.for_user(hub, "alice")).groups == [[RECORD]], "what is known from before is shown"
+    assert (await lookup.for_user(hub, "bob")).groups == ()
+    assert (await lookup.for_user(None, "alice")).groups == ()
+
+
+async def test_a_page_does_not_wait_long_for_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ended, "PAGE_WAIT", 0.05)
+    slurm = SlurmThatActs(RUNS)
+    hub: Any = HubWithJobs(slurm)
+    hub.watcher.latest = slurm.snapshot()
+    answers = asyncio.Event()
+
+    async def slow(user: str, since: float) -> tuple[EndedJob, ...]:
+        await answers.wait()
+        return (RECORD,)
+
+    monkeypatch.setattr(slurm, "ended", slow)
+    lookup = EndedLookup()
+    assert (await lookup.for_user(hub, "alice")).groups == ()
+    answers.set()
+    await asyncio.sleep(0.05)
+    assert (await lookup.for_user(hub, "alice")).groups == [[RECORD]]
 
 
 def test_programs_read_it_and_unknown_is_null() -> None:
