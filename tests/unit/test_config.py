@@ -123,7 +123,7 @@ def test_administrators_have_the_console_and_operators_a_part_of_it(c: Config, t
         ["role:operator"],
         [console.MESSAGE],
     )
-    assert hub.extra_user_scopes == {console.ACCOUNTS_READ}
+    assert hub.extra_user_scopes == {console.ACCOUNTS_READ, "custom:carme:jobs"}
     assert c.CarmeQuotas.audit_file == str(tmp_path / "audit.jsonl")
 
 
@@ -257,16 +257,16 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
 def test_users_act_on_their_own_jobs_and_a_site_without_slurm_has_none(c: Config) -> None:
     configure(c)
     hub = JupyterHub(config=c)
-    assert set(hub.custom_scopes) == set(JOB_SCOPES)
-    assert hub.extra_user_scopes == {"custom:carme:jobs"}
+    assert set(hub.custom_scopes) == {*JOB_SCOPES, *console.SCOPES}
+    assert hub.extra_user_scopes == {"custom:carme:jobs", console.ACCOUNTS_READ}
     own = Config(
         JupyterHub=Config(custom_scopes={"custom:site:x": {"description": "x"}}, extra_user_scopes={"custom:site:x"})
     )
     configure(own, slurm=False)
     assert set(own.JupyterHub.custom_scopes) == {"custom:site:x"}
     configure(own)
-    assert set(own.JupyterHub.custom_scopes) == {"custom:site:x", *JOB_SCOPES}
-    assert set(own.JupyterHub.extra_user_scopes) == {"custom:site:x", "custom:carme:jobs"}
+    assert set(own.JupyterHub.custom_scopes) == {"custom:site:x", *JOB_SCOPES, *console.SCOPES}
+    assert set(own.JupyterHub.extra_user_scopes) == {"custom:site:x", "custom:carme:jobs", console.ACCOUNTS_READ}
 
 
 def test_activity_needs_slurm(c: Config) -> None:
