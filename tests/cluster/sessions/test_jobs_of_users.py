@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import os
 import pwd
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ class People:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.alice, self.bob = hub.login("alice"), hub.login("bob")
-        home = Path(pwd.getpwnam("alice").pw_dir)
+        user = pwd.getpwnam("alice")
+        self.folder = home = Path(user.pw_dir) / "jobs-of-users"
+        home.mkdir(mode=0o755, exist_ok=True)
+        os.chown(home, user.pw_uid, user.pw_gid)
         (home / NAME).write_text(SCRIPT)
         words = ("--parsable", "--array=0-7%1", "--time=40", f"--chdir={home}", "--output=sweep-%A-%a.txt")
         done = hub.cluster.run("sbatch", *words, str(home / NAME), "june", user="alice")
@@ -60,8 +65,10 @@ class People:
 
 @pytest.fixture(scope="module")
 def people(site: Hub) -> Iterator[People]:
-    yield People(site)
+    found = People(site)
+    yield found
     site.cluster.cancel_all()
+    shutil.rmtree(found.folder, ignore_errors=True)
 
 
 def test_only_its_owner_sees_it_on_the_page_and_by_rest(people: People) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pwd
+import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +31,8 @@ from carme_hub.spawners.jobs.acts import Result, perform
 from carme_hub.spawners.jobs.again import Submissions
 from carme_hub.spawners.jobs.output import NoOutput, Outputs
 
-HOME = Path(pwd.getpwnam("alice").pw_dir) if any(each.pw_name == "alice" for each in pwd.getpwall()) else Path("/none")
+#: A folder of alice's for this file.
+FOLDER = Path("/home/alice/own-jobs")
 SCRIPT = """#!/bin/bash
 #SBATCH --mem=100M
 echo "begun $1 task ${SLURM_ARRAY_TASK_ID:-none}"
@@ -84,6 +87,17 @@ def owner(cluster: Cluster, way: str, commands: CommandsOfTheHub) -> Owner:
     return helper if way == "sudo" else HelperOwner((), commands)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folder(cluster: Cluster) -> Iterator[None]:
+    """Make the folder, and remove it with what jobs have written."""
+    FOLDER.mkdir(mode=0o755, exist_ok=True)
+    user = pwd.getpwnam("alice")
+    os.chown(FOLDER, user.pw_uid, user.pw_gid)
+    yield
+    cluster.cancel_all()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
 @pytest_asyncio.fixture(loop_scope="module", params=WAYS)
 async def hub(request: pytest.FixtureRequest, quiet: Cluster) -> AsyncIterator[HubOfOneWay]:
     client, commands = hub_client(quiet), CommandsOfTheHub(quiet)
@@ -96,9 +110,9 @@ async def hub(request: pytest.FixtureRequest, quiet: Cluster) -> AsyncIterator[H
 
 def script(cluster: Cluster, *options: str, arguments: tuple[str, ...] = ("fast", "300")) -> int:
     """Submit the script as alice from the command line."""
-    file = HOME / "own-jobs.sh"
+    file = FOLDER / "own-jobs.sh"
     file.write_text(SCRIPT)
-    done = cluster.run("sbatch", "--parsable", f"--chdir={HOME}", *options, str(file), *arguments, user="alice")
+    done = cluster.run("sbatch", "--parsable", f"--chdir={FOLDER}", *options, str(file), *arguments, user="alice")
     return int(done.stdout.strip())
 
 
@@ -167,7 +181,7 @@ async def test_the_output_is_read_as_its_owner(hub: HubOfOneWay, quiet: Cluster)
     await hub.until(number, "", "RUNNING")
     outputs = Outputs()
     place = await outputs.place(hub, "alice", Target(number), "output")  # type: ignore[arg-type]
-    assert place.path == str(HOME / f"own-{number}-out.out")
+    assert place.path == str(FOLDER / f"own-{number}-out.out")
     end = time.monotonic() + 20
     while not (Path(place.path).exists() and Path(place.path).stat().st_size):
         assert time.monotonic() < end
@@ -184,7 +198,7 @@ async def test_the_output_is_read_as_its_owner(hub: HubOfOneWay, quiet: Cluster)
     with pytest.raises(FileNotRead) as caught:  # and if the hub were mistaken, the kernel would refuse it
         await hub.own_jobs.file("bob", {"path": place.path, "offset": 0, "length": 10})
     assert caught.value.reason == "denied"
-    secret = HOME / "link.out"
+    secret = FOLDER / "link.out"
     secret.unlink(missing_ok=True)
     secret.symlink_to("/etc/shadow")
     with pytest.raises(FileNotRead) as caught:
@@ -211,10 +225,10 @@ async def test_a_job_is_submitted_again_as_it_was(hub: HubOfOneWay, quiet: Clust
     same = ("account", "partition", "qos", "minutes", "tasks", "cpus_per_task", "memory", "nice", "requeue", "folder")
     assert [(name, getattr(now, name)) for name in same] == [(name, getattr(was, name)) for name in same]
     assert now.tres == was.tres
-    log = HOME / f"slurm-{second}.out"
+    log = FOLDER / f"slurm-{second}.out"
     end = time.monotonic() + 20
     while not (log.exists() and log.stat().st_size):
-        assert time.monotonic() < end, list(HOME.glob("slurm-*"))
+        assert time.monotonic() < end, list(FOLDER.glob("slurm-*"))
         await asyncio.sleep(0.2)
     assert "task none" in log.read_text()
     assert log.read_text().startswith("begun x task none"), log.read_text()
