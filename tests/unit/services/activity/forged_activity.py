@@ -108,6 +108,7 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
     try:
         yield Site(service, engine, port)
     finally:
+        HubOAuth.clear_instance()  # it keeps this service's variables for the tests of others
         server.stop()
         await server.close_all_connections()
         engine.dispose()
