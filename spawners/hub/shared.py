@@ -41,6 +41,7 @@ from carme_hub.spawners.hub.idle import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.runs import RunStore
 from carme_hub.store.scaling import CurveStore
@@ -79,6 +80,8 @@ class HubContext:
         self.reporter_tokens: ReporterTokens | None = None
         #: What jobs use, as the activity service has stored it; None where they are not measured.
         self.activity_store: ActivityStore | None = None
+        #: Jobs that have ended, as that service has stored them; None where they are not measured.
+        self.finished_jobs: FinishedJobStore | None = None
         #: Ends idle sessions by the policy's rules; None where jobs are not measured.
         self.idle: IdleWatch | None = None
         self._store = CarmeStore(config=config, log=logger)
@@ -101,6 +104,7 @@ class HubContext:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
             self.reporter_tokens = ReporterTokens(key)
             self.activity_store = ActivityStore(engine, self.settings.cluster)
+            self.finished_jobs = FinishedJobStore(engine, self.settings.cluster)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

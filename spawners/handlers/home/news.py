@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from carme_hub.activity.finished_jobs import by_session
+from carme_hub.domain.activity.finished import FinishedJob
 from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners.handlers.notices import NoticeLookup
 from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile_names
 from carme_hub.spawners.home.cluster_now import cluster_now
+from carme_hub.spawners.home.finished import ended_jobs
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
+from carme_hub.spawners.hub.finished_jobs import with_new
 from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.store.activity import JobUse
 from carme_hub.store.threads import in_store_thread
 
 #: Days for which an ended session is shown, and how many at most.
@@ -24,10 +27,11 @@ ENDED_DAYS, MOST_ENDED = 3, 5
 
 @dataclass(frozen=True, slots=True)
 class SessionNews:
-    """What the database says of a user's sessions: what they use, and those that have ended."""
+    """What the database says of a user's sessions and jobs: what they use, and those that have ended."""
 
     stored: StoredUse = field(default_factory=StoredUse)
     ended: Sequence[Session] = ()
+    finished: Sequence[FinishedJob] = ()
 
 
 class SessionLookup(NoticeLookup[SessionNews]):
@@ -45,10 +49,9 @@ class SessionLookup(NoticeLookup[SessionNews]):
             open_ids = [each.id for each in hub.registry.open_sessions() if each.user == user.name]
             uses = await in_store_thread(hub.activity_store.jobs, [*open_ids, *(each.id for each in ended)])
             minutes = await in_store_thread(hub.activity_store.minutes, open_ids, now - HOUR)
-            by_session: dict[str, list[JobUse]] = {}
-            for use in uses:
-                by_session.setdefault(use.session, []).append(use)
-            return SessionNews(StoredUse(True, by_session, minutes), ended)
+            found = by_session(uses)
+            finished = await with_new(hub, user.name, ended, found, now)
+            return SessionNews(StoredUse(True, found, minutes), ended, finished)
 
         return ask if hasattr(hub, "registry") else None
 
@@ -82,6 +85,9 @@ def page_values(
         "jobs_left_out": left_out,
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
-        "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
+        "ended": ended_cards(
+            *(hub, news.ended, profile_names(user.spawner), news.stored, now), virtual=virtual, finished=news.finished
+        ),
+        "ended_jobs": ended_jobs(news.finished, now),
         "active_servers": active,
     }
