@@ -40,8 +40,8 @@ FIELDS = (
     *("TimelimitRaw", "NNodes", "NodeList", "AllocTRES", "TotalCPU", "MaxRSS", "NTasks", "TRESUsageInTot"),
     *("ExitCode", "Reason", "Constraints", "WorkDir", "JobName"),
 )
-#: States of jobs that have ended.
-STATES = "CD,F,TO,OOM,CA,NF,PR,BF,DL"
+#: States of jobs that have ended; of a requeued one, an incarnation has.
+STATES = "CD,F,TO,OOM,CA,NF,PR,BF,DL,RQ"
 _DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20, "P": 1 << 30}

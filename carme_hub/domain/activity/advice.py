@@ -46,6 +46,7 @@ _ENDED_BY_CLUSTER = {
     "BOOT_FAIL": "a node did not boot",
     "PREEMPTED": "another job took its place",
     "DEADLINE": "its deadline was over",
+    "REQUEUED": "it was put back into the queue",
 }
 
 

@@ -104,6 +104,11 @@ def test_of_cpus_on_average_it_is_said_that_a_part_may_need_more() -> None:
         ),
         ({"state": "FAILED", "exit_code": 2}, "", "It failed with exit status 2, so it may need more than it used."),
         ({"state": "CANCELLED"}, "", "It was cancelled, so it may need more than it used."),
+        (
+            {"state": "REQUEUED"},
+            "",
+            "The cluster ended it (it was put back into the queue), so it may need more than it used.",
+        ),
         ({"state": "NODE_FAIL"}, "", "The cluster ended it (a node failed), so it may need more than it used."),
         (
             {"state": "PREEMPTED"},
