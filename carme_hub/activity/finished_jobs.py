@@ -30,6 +30,8 @@ OVERLAP, FIRST_LOOK = 7200.0, 14 * 86_400.0
 #: Seconds of one query, and the shortest job that is stored, unless it ran out of memory: arrays of tiny jobs would
 #: fill the database.
 SLICE, SHORTEST = 86_400.0, 60.0
+#: Jobs of one look that are examined for an earlier start.
+MOST_CANDIDATES = 100
 _OURS = re.compile(re.escape(JOB_NAME_PREFIX) + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
@@ -94,9 +96,10 @@ class FinishedJobs:
     async def _sooner(self, found: Sequence[Accounted], jobs: Sequence[FinishedJob], now: float) -> dict[int, int]:
         """Return the seconds by which smaller jobs could have started sooner, by their places; {} = Slurm is silent."""
         asked = {}
-        for place, (each, job) in enumerate(zip(found, jobs, strict=True)):
-            if not self._earlier.may_be_known(each, now):
-                continue
+        candidates = [n for n, each in enumerate(found) if self._earlier.may_be_known(each, now)]
+        # Thousands of jobs may end at once, and each is compared with its user's jobs before.
+        for place in candidates[:MOST_CANDIDATES]:
+            each, job = found[place], jobs[place]
             earlier = await in_store_thread(self._store.of_user, job.user, job.ended - LAST_DAYS * 86_400)
             said = advice(job, earlier)
             if said.suggestion:

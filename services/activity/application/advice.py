@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from carme_hub.domain.activity.advice import LAST_DAYS, Advice, advice
+from carme_hub.domain.activity.advice import LAST_DAYS, LAST_FEW, Advice, advice
 from carme_hub.domain.activity.finished import WEEK, FinishedJob, Unused, total, week_of
 from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.threads import in_store_thread
 
 DAY = 86_400.0
+#: Jobs of one user that are read at most.
+MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,23 @@ class Advised:
 
 async def advised(store: FinishedJobStore, user: str, since: float) -> list[Advised]:
     """Return the jobs of a user that ended after a time, the newest first; ``StoreError`` where the database fails."""
-    every = await in_store_thread(store.of_user, user, since - LAST_DAYS * DAY, 1000)
-    return [Advised(job, advice(job, every)) for job in every if job.ended >= since]
+    every = await in_store_thread(store.of_user, user, since - LAST_DAYS * DAY, MOST)
+    return [each for each in in_order(every) if each.job.ended >= since]
+
+
+def in_order(every: Sequence[FinishedJob]) -> list[Advised]:
+    """Return jobs, the newest first, each with what is said of it.
+
+    Each is compared with the few before it of its kind, and not with all: there may be a thousand tasks of an array.
+    """
+    before: dict[tuple[str, str, str], list[FinishedJob]] = {}
+    found = []
+    for job in reversed(every):
+        few = before.setdefault(job.kind, [])
+        found.append(Advised(job, advice(job, few)))
+        few.append(job)
+        del few[: -LAST_FEW + 1]
+    return found[::-1]
 
 
 def newest_of_each_kind(found: Iterable[Advised]) -> list[tuple[Advised, int]]:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from forged_activity import Site, running
 
+from carme_hub.domain.activity.advice import advice
 from carme_hub.domain.activity.efficiency import Asked, Used
 from carme_hub.domain.activity.finished import REPORTER, SACCT, FinishedJob
+from carme_hub.services.activity.application.advice import in_order
 
 HOUR = 3600
 
@@ -72,6 +74,14 @@ async def test_everybody_reads_ones_own_jobs_with_advice(site: Site) -> None:
     }
     assert (of_shell["shown_id"], of_shell["source"], of_shell["used"]["gpus"]) == ("3_1", "sacct", None)
     assert "Slurm's accounting does not say" in of_shell["line"]
+
+
+def test_a_job_is_compared_with_the_few_before_it_of_its_kind() -> None:
+    every = [job(number, used=Used(1 + number % 4, 80.0, 9, 3.0, 10.0, 50_000, 1.0)) for number in range(1, 12)]
+    every.insert(3, batch(3, name="other"))
+    found = in_order(every)
+    assert [each.job for each in found] == every
+    assert [each.said for each in found] == [advice(each, every) for each in every]
 
 
 async def test_others_jobs_are_for_those_who_may_read_everybodys(site: Site) -> None:
