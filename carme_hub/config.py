@@ -168,8 +168,15 @@ ACTIVITY_SCOPES: dict[str, dict[str, Any]] = {
         "description": "See what everybody's sessions use",
         "subscopes": ["custom:carme:activity:read"],
     },
+    "custom:carme:activity:unused": {"description": "See what every account had and did not use"},
 }
 ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "activity-admin",
+        "description": "Sees what every account had and did not use",
+        "scopes": ["custom:carme:activity:unused"],
+        "groups": [ROLE_GROUP + "admin"],
+    },
     {
         "name": "activity-reader",
         "description": "Sees what everybody's sessions use",
