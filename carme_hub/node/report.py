@@ -291,11 +291,11 @@ def inner_pid(pid: int) -> int:
     return pid
 
 
-def is_alone(job: str, node: str) -> "Optional[socket.socket]":
-    """Return what makes this program the one of its job on this node until it ends; None while there is another one."""
+def is_alone(session: str, node: str) -> "Optional[socket.socket]":
+    """Return what makes this program the one of its session on this node until it ends; None while there is another."""
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        mark.bind(f"\0carme-report-{os.geteuid()}-{job}-{node}")  # virtual nodes share the network namespace
+        mark.bind(f"\0carme-report-{session}-{node}")  # virtual nodes share the network namespace
         return mark
     except OSError:
         mark.close()
@@ -350,7 +350,7 @@ def main() -> int:
     shared = processes.pids if any(name in environ for name in SHARED_GPUS) else None
     mark = None  # type: Any
     while not mark:
-        mark = is_alone(job, host["node"])
+        mark = is_alone(part["session"], host["node"])
         if not mark and signal.sigtimedwait(ends, float(part.get("interval", INTERVAL))):
             return 0
     unsent = folder, UNSENT if own == folder else "usage-unsent-{}.json".format(host["node"])

@@ -337,7 +337,7 @@ def folder(tmp_path: Path) -> Path:
 def begin(folder: Path, url: str, forged: ForgedNVML, *, job: str, **part: Any) -> subprocess.Popen[str]:
     """Start the program as the supervisor does."""
     activity = {"url": url, "token": "secret", "interval": 0.2, **part}
-    (folder / "data.json").write_text(json.dumps({"session": "one", "activity": activity}))
+    (folder / "data.json").write_text(json.dumps({"session": f"one-{job}", "activity": activity}))
     argv = ["/usr/bin/python3", "-IS", str(folder / "carme-report"), str(folder)]
     environ = {**forged.environ, "SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": "0"}
     environ["SLURM_JOB_GPUS"] = "1"
@@ -356,7 +356,7 @@ def test_as_a_program_it_reads_the_jobs_gpu_and_ends_at_term(folder: Path, servi
     [found] = now["gpus"]
     assert (found["uuid"], found["utilisation"], found["memory"], found["memory_total"]) == ("GPU-1", 51, 1000, 2000)
     assert found["processes"] == [{"pid": os.getpid(), "inside": report.inner_pid(os.getpid()), "memory": 900}]
-    assert (now["node"], now["session"]) == ("n1", "one")
+    assert (now["node"], now["session"]) == ("n1", f"one-report-{os.getpid()}")
     assert now["memory"] > 0, "at least its own"
     for name in (report.NOW, report.RING):
         assert (folder / name).stat().st_mode & 0o777 == 0o600

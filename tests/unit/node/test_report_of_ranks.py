@@ -28,7 +28,8 @@ def folder(tmp_path: Path) -> Path:
     for name in ("report", "usage", "memory", "nvml", "minutes"):
         shutil.copy(PROGRAMS / f"{name}.py", found / f"carme-{name}")
     activity = {"url": SILENT, "token": "secret", "interval": 0.2}
-    (found / "data.json").write_text(json.dumps({"session": "one", "activity": activity}))
+    # Not "one" as in other tests: of those of a session on a node, one measures.
+    (found / "data.json").write_text(json.dumps({"session": f"ranks-{os.getpid()}", "activity": activity}))
     return found
 
 

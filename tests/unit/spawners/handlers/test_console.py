@@ -67,7 +67,9 @@ class Site(Part):
         self.reported: list[Act] = []
         store = AdministrationStore(CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open(), "lab")
         self.administration = Administration(store, self.reported.append, lambda _at: "18:00")
-        self.settings = SimpleNamespace(node_control=lambda _client: self.control, commands=lambda: None)
+        self.settings = SimpleNamespace(
+            node_control=lambda _client: self.control, commands=lambda: None, submit_again=True
+        )
         self.client = None
         self.reconciler = SimpleNamespace(cancel=self._cancel)
         self.nodes = (Node("n1", "mixed", True, ("gpu",)),)
