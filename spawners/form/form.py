@@ -373,13 +373,8 @@ def _controls(
     if options.get("node"):
         add("node", "Node", "text", "", hint="The server waits until this node has room. Empty: any node.")
     if "working_folder" not in settled:
-        add(
-            "working_folder",
-            "Working folder",
-            "text",
-            "",
-            hint="Empty: your home folder. Or a path below it, or one from /.",
-        )
+        where = "Empty: your home folder. Or a path below it, or one from /."
+        add("working_folder", "Working folder", "text", "", hint=where)
         # A missing folder may be why the last start failed.
         if options.get("working_folder") and offer.makes_folders and "missing_folder" not in settled:
             labels = ("do not start, and show an error", "make it")

@@ -192,14 +192,14 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         names = ("next", "display_name")
         kept = {name: value for name in names if (value := self.get_query_argument(name, ""))}
         url, booked = url_concat(here, kept), None
+        # An administrator who starts a server for a user does not see that user's curves, jobs and notices.
+        own = user is self.current_user
         if _offers(spawner):
             offer: Offer = await spawner.offer()
             if from_link and options is not None:
                 problems = offer.examine(options)[1]
             last = spawner.orm_spawner.user_options
             cost, left = await cost_of(spawner, offer, options, last)
-            # An administrator who starts a server for a user does not see that user's curves and jobs.
-            own = user is self.current_user
             finished = await finished_of(user.name, time.time()) if own else []
             form = render_form(
                 replace(offer, left=left, curves=await curves_of(user.name) if own else ()),
@@ -234,8 +234,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             spawner=spawner,
             server_name=server_name,
             nothing_offered=_offers(spawner) and not offer.profiles,
-            # An administrator who starts a server for a user does not see that user's notices.
-            gpu_time=await notices_for(self) if user is self.current_user else None,
+            gpu_time=await notices_for(self) if own else None,
             announced=announced(started_hub(), time.time()),
         )
         return html
