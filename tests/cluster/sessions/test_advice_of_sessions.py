@@ -99,6 +99,10 @@ def test_a_session_that_used_one_of_four_gpus_is_told_so(asked: Asked) -> None:
     assert (other["source"], other["name"], other["state"]) == ("sacct", "hold", "COMPLETED")
     assert 300 <= other["used"]["memory_mib"] < 1000, other
     assert other["used"]["gpus"] is None
+    page = asked.home()
+    assert page.count(f"{of_shell} hold : completed") == 1, "one list of jobs, with what can be done"
+    row = page.partition(f"{of_shell} hold : completed")[2]
+    assert other["line"] in row.partition("Submit again")[0], row
 
 
 def test_nobody_sees_the_jobs_of_others_or_what_accounts_did_not_use(asked: Asked) -> None:
