@@ -1,10 +1,12 @@
 """What is read of a GPU, and training on it, against nvidia-smi and torchrun, on one NVIDIA GPU without Slurm.
 
 Runs as ``python benchmarks/gpu.py [--rounds 5] [--seconds 6] [--steps 60] [--batch 256]``; prints one JSON object a
-line. Needs torch with CUDA, torchvision, nvidia-ml-py and pytest; takes about six minutes.
+line. Needs torch with CUDA, torchvision, nvidia-ml-py and pytest; takes about six minutes. Where one of these or a GPU
+is missing it says so, measures nothing and exits with status 3. ``--only reading`` needs no torchvision and no pytest.
 
 * Reading: under a load that computes for 0, 50 and 100 % of the time, the driver is asked in turn through
-  ``carme_hub.gpu`` and by nvidia-smi; and what one question costs.
+  ``carme_hub.node.nvml``, with which reporters and ranks read it, and by nvidia-smi; and what one question costs, also
+  by ``carme_hub.gpu``, which asks by NVIDIA's own binding.
 * Training: ResNet-50 on synthetic images with DDP over NCCL, in FP32 (TF32) and with bf16 autocast, one rank. In each
   round it runs through a conductor of ``carme_hub.training``, as ``%%distributed`` starts it, and by ``torchrun``, in
   random order. There is no Slurm: the conductor starts its rank as a process of this machine. So the launch says what
@@ -15,9 +17,11 @@ line. Needs torch with CUDA, torchvision, nvidia-ml-py and pytest; takes about s
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,9 +35,7 @@ from measure import figure, log_progress, median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/training")]
 
-from conducted_here import end_of  # noqa: E402
-
-from carme_hub.gpu.nvml import Device, all_devices  # noqa: E402
+from carme_hub.node.nvml import Device, Driver  # noqa: E402
 from carme_hub.training.launch.new_run import create  # noqa: E402
 from carme_hub.training.run.run_folder import Run  # noqa: E402
 from carme_hub.training.run.run_options import RunOptions  # noqa: E402
@@ -113,30 +115,63 @@ with open(target, "w") as file:
     json.dump(found, file)
 dist.destroy_process_group()
 """
-#: A query of nvidia-smi, with the name of the same value in ``carme_hub.gpu``.
-QUERIES = {"utilization.gpu": "utilisation", "memory.used": "memory_used", "power.draw": "power"}
+#: A query of nvidia-smi, with the name of the same value in a sample.
+QUERIES = {"utilization.gpu": "utilisation", "memory.used": "memory", "power.draw": "power"}
+#: Exit status where something is missing.
+MISSING = 3
 
 
-def main() -> None:
+def missing(*modules: str) -> list[str]:
+    """Return what this machine lacks, with what to do, without loading CUDA where there is no GPU."""
+    found = []
+    try:
+        if not Driver().devices():
+            found.append("NVIDIA's driver knows no GPU of this machine.")
+    except OSError as error:
+        found.append(f"There is no NVIDIA driver here: {error}.")
+    if shutil.which("nvidia-smi") is None:
+        found.append("There is no nvidia-smi on the PATH; it comes with NVIDIA's driver.")
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    if absent:
+        packages = " ".join({"pynvml": "nvidia-ml-py"}.get(name, name) for name in absent)
+        found.append(f"This Python lacks {', '.join(absent)}: pip install {packages}")
+    if not found:
+        import torch
+
+        if not torch.cuda.is_available():
+            found.append("This torch has no CUDA, or cannot use the GPU: torch.cuda.is_available() is False.")
+    return found
+
+
+def main() -> int:
     """Print all figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each load")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--only", choices=("reading", "training"), help="the default is both")
     options = parser.parse_args()
-    [device, *_] = all_devices()
+    needed = ("torch", "pynvml") if options.only == "reading" else ("torch", "pynvml", "torchvision", "pytest")
+    if lacks := missing(*needed):
+        print("\n".join(["benchmarks/gpu.py measures nothing here:", *lacks]), file=sys.stderr)
+        return MISSING
+    [device, *_] = Driver().devices()
     log_progress(f"{device.name}")
     with tempfile.TemporaryDirectory(prefix="carme-gpu-") as folder:
-        os.environ |= {"HOME": folder, "PYTHONPATH": str(ROOT)}
+        paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        os.environ |= {"HOME": folder, "PYTHONPATH": paths}
         os.chdir(folder)
-        measure_cost(device)
-        for share in (0.0, 0.5, 1.0):
-            measure_load(device, share, options.seconds)
-        script = Path(folder, "training.py")
-        script.write_text(TRAINING)
-        measure_training(script, options.rounds, options.steps, options.batch, str(device.name))
-        measure_profile(script, options.steps, options.batch, str(device.name))
+        if options.only != "training":
+            measure_cost(device)
+            for share in (0.0, 0.5, 1.0):
+                measure_load(device, share, options.seconds)
+        if options.only != "reading":
+            script = Path(folder, "training.py")
+            script.write_text(TRAINING)
+            measure_training(script, options.rounds, options.steps, options.batch, str(device.name))
+            measure_profile(script, options.steps, options.batch, str(device.name))
+    return 0
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -144,9 +179,13 @@ def main() -> None:
 
 def measure_cost(device: Device) -> None:
     """Print what a question costs; of the driver's own counters some take milliseconds."""
+    from carme_hub.gpu.nvml import all_devices
+
+    [by_binding, *_] = all_devices()
     for name, ask in (
         ("sample", device.sample),
         ("utilisation and memory", lambda: (device.utilisation(), device.memory())),
+        ("sample by carme_hub.gpu", by_binding.sample),
     ):
         taken, spent = [], []
         for _ in range(50):
@@ -177,32 +216,35 @@ def measure_load(device: Device, share: float, seconds: float) -> None:
                 sample = device.sample()
                 said = ask_nvidia_smi()
                 for name in QUERIES.values():
-                    ours[name].append(float(getattr(sample, name)))
-                    theirs[name].append(said[name])
+                    if sample[name] is not None and name in said:
+                        ours[name].append(float(sample[name]))
+                        theirs[name].append(said[name])
                 time.sleep(0.2)
-            found = [each.pid for each in device.sample().processes or ()]
+            found = device.sample()["processes"]
         finally:
             load.kill()
     load_name = f"load of {share:.0%}"
-    for name, unit in (("utilisation", "%"), ("memory_used", "MiB"), ("power", "W")):
+    for name, unit in (("utilisation", "%"), ("memory", "MiB"), ("power", "W")):
         values, peers = ours[name], theirs[name]
         figure(
             f"{name}, {load_name}",
-            statistics.fmean(values),
+            statistics.fmean(values) if values else None,  # a MIG device says neither utilisation nor power
             unit,
-            peer=statistics.fmean(peers),
+            peer=statistics.fmean(peers) if peers else None,
             peer_is="nvidia-smi",
             readings=len(values),
-            largest_difference=max(abs(a - b) for a, b in zip(values, peers, strict=True)),
+            largest_difference=max((abs(a - b) for a, b in zip(values, peers, strict=True)), default=None),
         )
-    figure(f"processes on the GPU, {load_name}", len(found), "", peer=1, peer_is="started")
+    count = None if found is None else len(found)
+    figure(f"processes on the GPU, {load_name}", count, "", peer=1, peer_is="started")
 
 
 def ask_nvidia_smi() -> dict[str, float]:
-    """Return what nvidia-smi says of the first GPU."""
+    """Return what nvidia-smi says of the first GPU, without what it does not know."""
     argv = ["nvidia-smi", f"--query-gpu={','.join(QUERIES)}", "--format=csv,noheader,nounits", "--id=0"]
     line = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return dict(zip(QUERIES.values(), map(float, line.split(",")), strict=True))
+    said = zip(QUERIES.values(), line.split(","), strict=True)
+    return {name: float(text) for name, text in said if "N/A" not in text and "[" not in text}
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -249,6 +291,8 @@ def run(who: str, script: Path, steps: int, batch: int) -> dict[str, Any]:
 
 def train(options: RunOptions, script: Path, words: list[str]) -> Run:
     """Conduct a run of one rank on one GPU to its end."""
+    from conducted_here import end_of  # here: it needs pytest
+
     run = create(options, script=str(script), args=words)
     state = end_of(run, nodes=1, gpus=1)
     assert state["state"] == "finished", (state["message"], run.log())
@@ -284,4 +328,4 @@ def measure_profile(script: Path, steps: int, batch: int, gpu: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -94,7 +94,6 @@ QUOTA_ROLES: tuple[dict[str, Any], ...] = (
     },
 )
 
-
 #: The scopes of a server's own token besides JupyterHub's: it cannot grant, request more, or read other users' data.
 QUOTA_SERVER_SCOPES = (f"access:services!service={QUOTAS}", "custom:carme:quota:read:session")
 
@@ -112,14 +111,11 @@ QUOTA_SERVICE_ROLE: dict[str, Any] = {
     "services": [QUOTAS],
 }
 
-
 #: The name of the service that keeps the calendar, and its address below ``/services/``.
 RESERVATIONS = "reservations"
 #: The scopes that the reservations service checks, besides access to the service itself.
 RESERVATION_SCOPES: dict[str, dict[str, Any]] = {
-    "custom:carme:reservation:read": {
-        "description": "See which GPUs are free and booked, and one's own bookings",
-    },
+    "custom:carme:reservation:read": {"description": "See which GPUs are free and booked, and one's own bookings"},
     "custom:carme:reservation:read:all": {
         "description": "See everybody's bookings, with title and owner",
         "subscopes": ["custom:carme:reservation:read"],
@@ -168,8 +164,15 @@ ACTIVITY_SCOPES: dict[str, dict[str, Any]] = {
         "description": "See what everybody's sessions use",
         "subscopes": ["custom:carme:activity:read"],
     },
+    "custom:carme:activity:unused": {"description": "See what every account had and did not use"},
 }
 ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "activity-admin",
+        "description": "Sees what every account had and did not use",
+        "scopes": ["custom:carme:activity:unused"],
+        "groups": [ROLE_GROUP + "admin"],
+    },
     {
         "name": "activity-reader",
         "description": "Sees what everybody's sessions use",

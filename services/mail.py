@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import smtplib
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
+from email.policy import default
 from pathlib import Path
+from types import MappingProxyType
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.errors import CarmeError, ConfigError
@@ -20,6 +22,7 @@ from carme_hub.errors import CarmeError, ConfigError
 #: The environment variable with the password, used if no file is named.
 PASSWORD = "CARME_SMTP_PASSWORD"  # noqa: S105  its name, not its value
 _PORT, _SUBMISSION, _IMPLICIT = 25, 587, 465
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 #: Reply code of a server that closes the connection (RFC 5321).
 _SERVICE_CLOSING = 421
 
@@ -33,17 +36,30 @@ def can_mail(settings: CarmeQuotas) -> bool:
     return bool(settings.smtp_host and settings.mail_domain)
 
 
-def _message(settings: CarmeQuotas, user: str, text: str, subject: str) -> EmailMessage:
-    mail = EmailMessage()
+def _message(
+    settings: CarmeQuotas, user: str, text: str, subject: str, headers: Mapping[str, str] = NO_HEADERS
+) -> EmailMessage:
+    # A long link must stay in one line of its header, or mail programs do not find it.
+    mail = EmailMessage(policy=default.clone(max_line_length=998) if headers else default)
     mail["From"] = settings.mail_from or f"carme-hub@{settings.mail_domain}"
     mail["To"] = f"{user}@{settings.mail_domain}"
     mail["Subject"] = subject
+    for name, value in headers.items():
+        mail[name] = value
     mail.set_content(text)
     return mail
 
 
-def send(settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: str) -> list[Exception | None]:
+def send(
+    settings: CarmeQuotas,
+    messages: Iterable[tuple[str, str]],
+    subject: str,
+    headers: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> list[Exception | None]:
     """Send messages (user, text) with one subject over as few connections as the server allows; blocking.
+
+    Args:
+        headers: further ones of a user's messages.
 
     Returns:
         The error of each message, None if the server accepted it.
@@ -56,7 +72,7 @@ def send(settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: st
     results: list[Exception | None] = []
     while rest := every[len(results) :]:
         try:
-            answers, lost = _over_one_connection(settings, rest, subject)
+            answers, lost = _over_one_connection(settings, rest, subject, headers)
         except (CarmeError, OSError, smtplib.SMTPException) as error:
             if not results:
                 raise
@@ -68,7 +84,10 @@ def send(settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: st
 
 
 def _over_one_connection(
-    settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: str
+    settings: CarmeQuotas,
+    messages: Iterable[tuple[str, str]],
+    subject: str,
+    headers: Mapping[str, Mapping[str, str]],
 ) -> tuple[list[Exception | None], Exception | None]:
     """Return the result of each message until the server closed the connection, and the error that closed it.
 
@@ -77,7 +96,7 @@ def _over_one_connection(
     answers: list[Exception | None] = []
     with _connected(settings) as server:
         for user, text in messages:
-            error = _sent(server, settings, user, text, subject)
+            error = _sent(server, settings, user, text, subject, headers.get(user, NO_HEADERS))
             if error is not None and _ends_connection(error):
                 server.close()
                 return answers, error
@@ -85,9 +104,11 @@ def _over_one_connection(
     return answers, None
 
 
-def _sent(server: smtplib.SMTP, settings: CarmeQuotas, user: str, text: str, subject: str) -> Exception | None:
+def _sent(
+    server: smtplib.SMTP, settings: CarmeQuotas, user: str, text: str, subject: str, headers: Mapping[str, str]
+) -> Exception | None:
     try:
-        server.send_message(_message(settings, user, text, subject))
+        server.send_message(_message(settings, user, text, subject, headers))
     except (smtplib.SMTPException, OSError, ValueError) as error:  # ValueError: the name is not a valid address
         return error
     return None

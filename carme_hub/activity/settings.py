@@ -73,6 +73,19 @@ class CarmeActivity(LoggingConfigurable):
         help="Seconds after which a command before the end is ended, each of the two. Example: ``30``.",
     ).tag(config=True)
 
+    keep_jobs = Float(
+        400.0,
+        min=14.0,
+        help="""Days for which each job that has ended is kept, with what it asked for and used: for advice, and for
+        what accounts did not use. The default is 400. Example: ``90``.""",
+    ).tag(config=True)
+
+    weekly_mail = Bool(
+        False,
+        help="""Send a mail once a week to users whose jobs could ask for less next time, with a link that ends it. The
+        default is off. It needs ``CarmeQuotas.smtp_host`` and ``mail_domain``, and ``JupyterHub.public_url``.""",
+    ).tag(config=True)
+
     nvml_library = Unicode(
         "",
         help="""Path of NVIDIA's management library on compute nodes. The default, empty, is ``libnvidia-ml.so.1`` as

@@ -27,3 +27,22 @@ class ReporterTokens:
     def fits(self, session: str, token: str) -> bool:
         """Return whether a token is that of a session."""
         return hmac.compare_digest(self.token(session).encode(), token.encode(errors="replace"))
+
+
+#: The key's name among the secrets of the database.
+MAIL_KEY = "advice-mail"
+
+
+@dataclass(frozen=True, slots=True)
+class MailTokens:
+    """Makes and checks the tokens of links that end a user's weekly mail, and do nothing else. ``key`` is secret."""
+
+    key: str = field(repr=False)
+
+    def token(self, user: str) -> str:
+        """Return the token of a user."""
+        return hmac.new(self.key.encode(), b"carme-advice-mail:" + user.encode(), hashlib.sha256).hexdigest()
+
+    def fits(self, user: str, token: str) -> bool:
+        """Return whether a token is that of a user."""
+        return hmac.compare_digest(self.token(user).encode(), token.encode(errors="replace"))

@@ -123,8 +123,8 @@ class UsageReader:
             "--parsable",
             f"--delimiter={cut}",
             *((f"--accounts={','.join(accounts)}",) if accounts else ()),
-            f"--starttime={_moment(start)}",
-            f"--endtime={_moment(end + 1)}",  # sacct excludes the end
+            f"--starttime={parse.moment(start)}",
+            f"--endtime={parse.moment(end + 1)}",  # sacct excludes the end
             f"--format={','.join(FIELDS)}",
             timeout=self._timeout,
         )
@@ -194,7 +194,3 @@ def _duration(text: str) -> int:
     found = _DURATION.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))

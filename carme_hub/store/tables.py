@@ -210,6 +210,12 @@ runs = Table(
     Column("value", JSON, nullable=False),
 )
 
+#: Sums of ``domain.activity.finished.Unused``.
+UNUSED_SUMS = (
+    *("gpu", "gpu_unused", "gpu_unknown", "gpu_busy", "gpu_measured"),
+    *("cpu", "cpu_unused", "cpu_unknown", "memory", "memory_unused", "memory_unknown"),
+)
+
 #: What a job used on a node in an hour (``domain.activity.minutes``), with its minutes as long as they are kept, and
 #: what of them says whether it was idle (``domain.activity.evidence``) as long as the hour.
 activity_hour = Table(
@@ -252,6 +258,36 @@ idle_event = Table(
     Column("about", JSON(none_as_null=True)),
     Index("ix_idle_event_session", "session", "at"),
     Index("ix_idle_event_at", "cluster", "at"),
+)
+
+#: Jobs that have ended (``domain.activity.finished``): ``about`` is the job, the sums what of it was not used, in
+#: seconds of GPUs, CPUs and GiB; ``week`` is the beginning of the week in which it ended.
+finished_job = Table(
+    "finished_job",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("submitted", BigInteger, primary_key=True, autoincrement=False),
+    Column("user", String(255), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("session", String(36), nullable=False),
+    Column("ended", Float, nullable=False),
+    Column("week", BigInteger, nullable=False),
+    Column("about", JSON, nullable=False),
+    *(Column(name, BigInteger, nullable=False, default=0) for name in UNUSED_SUMS),
+    Index("ix_finished_job_user", "cluster", "user", "ended"),
+    Index("ix_finished_job_week", "cluster", "week", "account"),
+    Index("ix_finished_job_ended", "cluster", "ended"),
+)
+
+#: The weekly mail of each user: the week of the last one (0 = none yet), and since when it is not wanted (0 = it is).
+advice_mail = Table(
+    "advice_mail",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("user", String(255), primary_key=True),
+    Column("week", BigInteger, nullable=False, default=0),
+    Column("unwanted", Float, nullable=False, default=0.0),
 )
 
 #: Secrets that the hub and its services share, made by whichever needs one first.

@@ -110,6 +110,7 @@ def render_form(
     live_url: str = "",
     here_url: str = "",
     cost: Cost | None = None,
+    last_use: object = None,
     now: float | None = None,
 ) -> str:
     """Return the inside of the ``<form>`` element as HTML.
@@ -122,6 +123,7 @@ def render_form(
         live_url: the URL from which ``form.js`` reads sentences; "" = the page is not refreshed.
         here_url: this page without arguments, for links with a suggestion.
         cost: of the options that are filled in; None without quotas.
+        last_use: what sessions like this one have used (``form.last_use``); None = nothing better is known.
     """
     moment = time.time() if now is None else now
     options = _filled_in(offer, options, last)
@@ -138,6 +140,7 @@ def render_form(
         "source": offer.source,
         "why_empty": offer.why_empty or _why_empty(offer),
         "cost": cost,
+        "last_use": last_use,
         "cost_link": _cost_link(cost, chosen, options, here_url),
     }
     return environment().get_template("carme_form.html").render(context)
@@ -370,13 +373,8 @@ def _controls(
     if options.get("node"):
         add("node", "Node", "text", "", hint="The server waits until this node has room. Empty: any node.")
     if "working_folder" not in settled:
-        add(
-            "working_folder",
-            "Working folder",
-            "text",
-            "",
-            hint="Empty: your home folder. Or a path below it, or one from /.",
-        )
+        where = "Empty: your home folder. Or a path below it, or one from /."
+        add("working_folder", "Working folder", "text", "", hint=where)
         # A missing folder may be why the last start failed.
         if options.get("working_folder") and offer.makes_folders and "missing_folder" not in settled:
             labels = ("do not start, and show an error", "make it")

@@ -38,6 +38,7 @@ from carme_hub.paths import share_folder
 from carme_hub.spawners.console.inbox import announced
 from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
+from carme_hub.spawners.form.last_use import last_use
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
@@ -58,6 +59,7 @@ from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
+from carme_hub.spawners.hub.finished_jobs import finished_of
 from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
 from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_first, failing_start, queue_starts
@@ -190,18 +192,21 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         names = ("next", "display_name")
         kept = {name: value for name in names if (value := self.get_query_argument(name, ""))}
         url, booked = url_concat(here, kept), None
+        # An administrator who starts a server for a user does not see that user's curves, jobs and notices.
+        own = user is self.current_user
         if _offers(spawner):
             offer: Offer = await spawner.offer()
             if from_link and options is not None:
                 problems = offer.examine(options)[1]
             last = spawner.orm_spawner.user_options
             cost, left = await cost_of(spawner, offer, options, last)
+            finished = await finished_of(user.name, time.time()) if own else []
             form = render_form(
-                # An administrator who starts a server for a user does not see that user's curves.
-                replace(offer, left=left, curves=await curves_of(user.name) if user is self.current_user else ()),
+                replace(offer, left=left, curves=await curves_of(user.name) if own else ()),
                 options=options,
                 last=last,
                 cost=cost,
+                last_use=last_use(offer, options, last, finished, here),
                 problems=problems,
                 from_link=from_link,
                 live_url=url_path_join(self.hub.base_url, "api/carme/availability", user.escaped_name),
@@ -229,8 +234,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             spawner=spawner,
             server_name=server_name,
             nothing_offered=_offers(spawner) and not offer.profiles,
-            # An administrator who starts a server for a user does not see that user's notices.
-            gpu_time=await notices_for(self) if user is self.current_user else None,
+            gpu_time=await notices_for(self) if own else None,
             announced=announced(started_hub(), time.time()),
         )
         return html

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
-from carme_hub.domain.activity.efficiency import Asked, efficiency
+from carme_hub.domain.activity.finished import FinishedJob
 from carme_hub.domain.activity.minutes import Minute
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.ledger.entries import ONE
@@ -19,6 +19,7 @@ from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Request, Session
 from carme_hub.domain.wording import duration, gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.home.finished import advice_of_session, rounded
 from carme_hub.spawners.home.idle_end import IdleEndNote
 from carme_hub.spawners.home.runs import LiveRun, live_runs
 from carme_hub.spawners.home.use import SessionUse, session_use
@@ -299,36 +300,34 @@ def ended_cards(
     now: float,
     *,
     virtual: bool,
+    finished: Sequence[FinishedJob] = (),
 ) -> list[EndedCard]:
-    """Return cards of sessions that have ended, the newest first."""
+    """Return cards of sessions that have ended, the newest first.
+
+    Args:
+        finished: jobs of their user that have ended; advice looks at several.
+    """
     found = []
     for session in sorted(sessions, key=lambda each: each.ended, reverse=True):
         seconds = max(0.0, session.ended - session.started) if session.started else 0.0
         request = session.request
-        asked = Asked(request.gpus.count, request.cpus, request.memory_mib, request.time_limit, virtual=virtual)
-        totals = [use.total for use in stored.uses.get(session.id, ())]
-        result = efficiency(asked, totals, seconds) if totals else None
         note = stored.idle_ends.get(session.id, IdleEndNote())
         refund = refund_sentence(hub, session) if _was_moved(session) else f" {note.refund}" if note.refund else ""
+        said = advice_of_session(session, stored.uses.get(session.id, ()), finished, virtual=virtual)
         found.append(
             EndedCard(
                 title=_title(session.server_name),
                 when=clock(session.ended, now),
-                ran=duration(_rounded(seconds)) if seconds else "",
+                ran=duration(rounded(seconds)) if seconds else "",
                 reason=session.end_reason + refund,
-                used=result.sentence if result is not None else "",
-                suggestion=result.suggestion if result is not None else "",
+                used=said.line,
+                suggestion=said.suggestion,
                 facts=tuple(_request_facts(request, profiles, virtual=virtual)),
                 again=note.again(again(request), request),
                 server=session.server_name,
             )
         )
     return found
-
-
-def _rounded(seconds: float) -> int:
-    """Return seconds, whole minutes where there are many."""
-    return int(seconds) if seconds < 600 else round(seconds / 60) * 60
 
 
 def _was_moved(session: Session) -> bool:

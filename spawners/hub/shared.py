@@ -45,6 +45,7 @@ from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.idle import IdleStore
 from carme_hub.store.runs import RunStore
@@ -89,6 +90,8 @@ class HubContext:
         #: What administrators do, and what users see of it; None until the context is started.
         self.administration: Administration | None = None
         self._config = config
+        #: Jobs that have ended, as that service has stored them; None where they are not measured.
+        self.finished_jobs: FinishedJobStore | None = None
         #: Ends idle sessions by the policy's rules; None where jobs are not measured.
         self.idle: IdleWatch | None = None
         #: What happened to idle sessions; None where jobs are not measured.
@@ -116,6 +119,7 @@ class HubContext:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
             self.reporter_tokens = ReporterTokens(key)
             self.activity_store = ActivityStore(engine, self.settings.cluster)
+            self.finished_jobs = FinishedJobStore(engine, self.settings.cluster)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

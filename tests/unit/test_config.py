@@ -248,6 +248,13 @@ def test_activity_brings_its_service_scopes_and_role(c: Config) -> None:
     assert c.CarmeActivity.enabled is True
     roles = {role["name"]: role for role in hub.load_roles}
     assert roles["activity-reader"]["groups"] == ["role:admin", "role:operator"]
+    assert roles["activity-admin"] == {
+        "name": "activity-admin",
+        "description": "Sees what every account had and did not use",
+        "scopes": ["custom:carme:activity:unused"],
+        "groups": ["role:admin"],
+    }
+    assert "custom:carme:activity:unused" not in hub.extra_user_scopes
     assert not [role for role in hub.load_roles if "activity" in role.get("services", ())], (
         "it asks the hub for nothing"
     )

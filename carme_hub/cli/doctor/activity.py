@@ -1,4 +1,4 @@
-"""Whether jobs can report what they use, and whether the rules on idle sessions have anything to go by."""
+"""Whether jobs can report what they use, whether idle rules have anything to go by, and the weekly mail a way out."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def check(app: Any, config: Config) -> Iterator[Finding]:
         return
     if not settings.enabled:
         return
+    yield from _check_mail(app, config, settings)
     host = host_for_nodes(app)
     url = service_url(settings, app.public_url, app.bind_url, f"http://{f'[{host}]' if ':' in host else host}")
     reached = urlsplit(url).hostname or ""
@@ -56,6 +57,25 @@ def check(app: Any, config: Config) -> Iterator[Finding]:
             "the tokens with which jobs report travel unencrypted: who reads one can forge what its session uses, by "
             "which idle sessions are ended",
             _NAME_IT,
+        )
+
+
+def _check_mail(app: Any, config: Config, settings: CarmeActivity) -> Iterator[Finding]:
+    """Yield why the weekly mail is not sent."""
+    mail = config.CarmeQuotas
+    if settings.weekly_mail and not app.public_url:
+        yield advice(
+            "CarmeActivity.weekly_mail",
+            True,
+            "no mail is sent: it needs a link that ends it, and the hub does not know its own address",
+            'c.JupyterHub.public_url = "https://hub.example.org"',
+        )
+    if settings.weekly_mail and not (mail.get("smtp_host") and mail.get("mail_domain")):
+        yield advice(
+            "CarmeActivity.weekly_mail",
+            True,
+            "no mail is sent: the site names no mail server, or not what follows the user name in an address",
+            'c.CarmeQuotas.smtp_host = "mail.example.org" and c.CarmeQuotas.mail_domain = "example.org"',
         )
 
 

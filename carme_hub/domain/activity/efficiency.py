@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from .minutes import GpuTotal, Total
 
@@ -37,28 +37,45 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
+class Used:
+    """What a job used; None = unknown.
+
+    Attributes:
+        gpus_used: of those that it had. gpu_utilisation: percent on average of the GPUs that were used.
+        gpu_memory: MiB, the most of one GPU. cpus: CPUs on average; cpus_most: in the busiest minute; memory: MiB, the
+            most; each of one node. measured: share of its time.
+    """
+
+    gpus_used: int | None = None
+    gpu_utilisation: float | None = None
+    gpu_memory: int | None = None
+    cpus: float | None = None
+    cpus_most: float | None = None
+    memory: int | None = None
+    measured: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency(Used):
     """What a job used.
 
     Attributes:
-        gpus_used: None = unknown. gpu_utilisation: percent on average of the GPUs that were used, None = unknown.
-        gpu_memory: MiB, the most of one GPU. cpus: CPUs on average; cpus_most: in the busiest minute of one node.
-        memory: MiB, the most of one node. measured: share of its time.
         sentence: what was used. suggestion: what to ask for next time; "" = nothing better is known.
     """
 
-    gpus_used: int | None
-    gpu_utilisation: float | None
-    gpu_memory: int | None
-    cpus: float | None
-    cpus_most: float | None
-    memory: int | None
-    measured: float
-    sentence: str
-    suggestion: str
+    sentence: str = ""
+    suggestion: str = ""
 
 
 def efficiency(asked: Asked, totals: Sequence[Total], seconds: float) -> Efficiency:
+    """Return what a job used, as ``used`` takes it, in words."""
+    found = used(asked, totals, seconds)
+    enough = found.measured >= MEASURED and seconds >= LONG_ENOUGH
+    suggested = _suggestion(found, asked) if enough else ""
+    return Efficiency(**asdict(found), sentence=sentence(found, asked), suggestion=suggested)
+
+
+def used(asked: Asked, totals: Sequence[Total], seconds: float) -> Used:
     """Return what a job used.
 
     Args:
@@ -66,24 +83,20 @@ def efficiency(asked: Asked, totals: Sequence[Total], seconds: float) -> Efficie
     """
     gpus = [gpu for total in totals for gpu in total.gpus]
     measured = max((total.seconds for total in totals), default=0) / seconds if seconds > 0 else 0.0
-    used = _used(gpus, asked.gpus)
-    busy = [gpu for gpu in gpus if _is_used(gpu)] if used else []
+    number = _used(gpus, asked.gpus)
+    busy = [gpu for gpu in gpus if _is_used(gpu)] if number else []
     known = sum(gpu.known for gpu in busy)
-    utilisation = sum(gpu.used for gpu in busy) / known if known else (0.0 if used == 0 and gpus else None)
     cpu_known = sum(total.cpu_known for total in totals)
     most = [total.cpu_most for total in totals if total.cpu_most is not None]
-    found = Efficiency(
-        gpus_used=used,
-        gpu_utilisation=utilisation,
+    return Used(
+        gpus_used=number,
+        gpu_utilisation=sum(gpu.used for gpu in busy) / known if known else (0.0 if number == 0 and gpus else None),
         gpu_memory=max((gpu.memory for gpu in gpus if gpu.memory is not None), default=None),
         cpus=sum(total.cpu for total in totals) / cpu_known / 100 if cpu_known else None,
         cpus_most=max(most) / 100 if most else None,
         memory=max((total.memory for total in totals if total.memory is not None), default=None),
         measured=min(1.0, measured),
-        sentence="",
-        suggestion="",
     )
-    return _worded(found, asked, seconds)
 
 
 def _is_used(gpu: GpuTotal) -> bool | None:
@@ -101,45 +114,56 @@ def _used(gpus: Sequence[GpuTotal], asked: int) -> int | None:
     return None if None in found else sum(bool(each) for each in found)
 
 
-def _worded(found: Efficiency, asked: Asked, seconds: float) -> Efficiency:
-    kind = "virtual GPU" if asked.virtual else "GPU"
+def sentence(found: Used, asked: Asked) -> str:
+    """Return what was used of what was asked for; "" where nothing is known and no GPU was asked for."""
+    kind = gpu_word(asked)
     said = []
     if asked.gpus and found.gpus_used is None:
         held = f" At most {gib(found.gpu_memory)} of one's memory was held." if found.gpu_memory is not None else ""
         said.append(f"How busy its {count(asked.gpus, kind)} {_were(asked.gpus)} is not known.{held}")
     elif asked.gpus:
         share = f", at {found.gpu_utilisation:.0f} % on average" if found.gpus_used and found.gpu_utilisation else ""
-        used = "None" if not found.gpus_used else str(found.gpus_used)
-        said.append(f"{used} of {count(asked.gpus, kind)} {_were(found.gpus_used or 0)} used{share}.")
+        number = "None" if not found.gpus_used else str(found.gpus_used)
+        said.append(f"{number} of {count(asked.gpus, kind)} {_were(found.gpus_used or 0)} used{share}.")
     if found.memory is not None:
         said.append(f"Memory: {gib(found.memory)} of {gib(asked.memory_mib)} at most.")
     if found.cpus is not None:
         said.append(f"CPUs: {found.cpus:.1f} of {asked.cpus} on average.")
-    enough = found.measured >= MEASURED and seconds >= LONG_ENOUGH
-    return Efficiency(
-        **{
-            name: getattr(found, name)
-            for name in Efficiency.__dataclass_fields__
-            if name not in ("sentence", "suggestion")
-        },
-        sentence=" ".join(said),
-        suggestion=_suggestion(found, asked, kind) if enough else "",
-    )
+    return " ".join(said)
 
 
-def _suggestion(found: Efficiency, asked: Asked, kind: str) -> str:
+def _suggestion(found: Used, asked: Asked) -> str:
     """Return the one that frees most: GPUs before memory before CPUs."""
     if asked.gpus and found.gpus_used is not None and found.gpus_used < asked.gpus:
-        if not found.gpus_used:
-            return f"It used no {kind}: a profile without GPUs is enough."
-        return f"Ask for {count(found.gpus_used, kind)}."
+        return fewer_gpus(found.gpus_used, asked)
     memory = memory_needed(found.memory)
     if memory is not None and memory <= asked.memory_mib * (1 - WORTH_IT):
-        return f"Ask for {gib(memory)} of memory: what it used at most, and a quarter more."
+        return less_memory(memory)
     cpus = cpus_needed(found.cpus_most)
     if cpus is not None and cpus <= asked.cpus * (1 - WORTH_IT):
-        return f"Ask for {count(cpus, 'CPU')}: what it used in its busiest minute, and a quarter more."
+        return fewer_cpus(cpus)
     return ""
+
+
+def fewer_gpus(number: int, asked: Asked) -> str:
+    """Return the suggestion to ask for so many GPUs, 0 = none."""
+    kind = gpu_word(asked)
+    return f"Ask for {count(number, kind)}." if number else f"It used no {kind}: a profile without GPUs is enough."
+
+
+def less_memory(mib: int) -> str:
+    """Return the suggestion to ask for so much memory."""
+    return f"Ask for {gib(mib)} of memory: what it used at most, and a quarter more."
+
+
+def fewer_cpus(number: int) -> str:
+    """Return the suggestion to ask for so many CPUs."""
+    return f"Ask for {count(number, 'CPU')}: what it used in its busiest minute, and a quarter more."
+
+
+def gpu_word(asked: Asked) -> str:
+    """Return what one of its GPUs is called."""
+    return "virtual GPU" if asked.virtual else "GPU"
 
 
 def memory_needed(used_mib: int | None) -> int | None:
@@ -158,8 +182,10 @@ def count(number: int, noun: str) -> str:
 
 
 def gib(mib: int) -> str:
-    """Return MiB as GiB, with one digit after the point where it is small."""
+    """Return MiB as GiB, with one digit after the point where it is small, and MiB where that would be 0."""
     value = mib / 1024
+    if 0 < mib < 100:
+        return f"{mib:.0f} MiB"
     return f"{value:.1f} GiB" if value < 10 and mib % 1024 else f"{value:.0f} GiB"
 
 

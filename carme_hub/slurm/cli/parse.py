@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import secrets
 import string
+import time
 from collections.abc import Iterator, Mapping
 
 from carme_hub.domain.cluster.jobs import JobRecord
@@ -68,6 +69,11 @@ _UNUSABLE_FLAGS = frozenset(
 def separator() -> str:
     """Return a random word, which no name can contain, since it is made for one query."""
     return "@" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12)) + "@"
+
+
+def moment(at: float) -> str:
+    """Return a time as sacct and sacctmgr take it, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
 def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:

@@ -10,6 +10,7 @@ from carme_hub.domain.cluster.own_jobs.ended import Asked, EndedJob
 from carme_hub.domain.cluster.resources import NO_GPUS
 from carme_hub.domain.cluster.tres import exit_of, gpus_of_tres, hosts_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
+from carme_hub.slurm.cli.amounts import mib, seconds_of, tres_of
 from carme_hub.slurm.cli.parse import rows
 from carme_hub.slurm.cli.queue_rows import lenient
 
@@ -43,8 +44,6 @@ FIELDS = (
 #: … and of newer releases.
 OUTPUT_FIELDS = ("StdOut", "StdErr")
 _ARRAY = re.compile(r"(\d+)_(\d+|\[.*\])", re.ASCII)
-_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
-_MIB = {"": 1 / 1048576, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
 def read(text: str, cut: str, user: str, fields: tuple[str, ...] = FIELDS) -> tuple[EndedJob, ...]:
@@ -97,43 +96,22 @@ def _job(row: Mapping[str, str]) -> EndedJob:
         output=row.get("StdOut", ""),
         error=row.get("StdErr", ""),
         submit_line=row["SubmitLine"],
-        cpu_seconds=lenient(seconds_of, None, row["TotalCPU"]) or None,
+        cpu_seconds=seconds_of(row["TotalCPU"]) or None,
     )
 
 
 def _with_step(job: EndedJob, row: Mapping[str, str]) -> EndedJob:
     """Return a job with what one of its steps used; a step of several tasks on a node tells only its largest task."""
-    peak = lenient(mib_of, None, row["MaxRSS"])
+    peak = mib(row["MaxRSS"])
     several = lenient(int, 1, row["NTasks"]) > max(1, lenient(int, 1, row["NNodes"]))
     if peak is None or several:
         return job
     return replace(job, peak_mib=max(round(peak), job.peak_mib or 0))
 
 
-def seconds_of(text: str) -> float:
-    """Return seconds from ``1-02:03:04``, ``02:03:04`` or ``03:04.567``."""
-    found = _CLOCK.fullmatch(text)
-    if found is None:
-        raise ValueError(f"not a time: {text!r}")
-    days, hours, minutes, seconds = found.groups()
-    return int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
-
-
-def mib_of(text: str) -> float:
-    """Return MiB from ``1234K``, ``1.5G`` or bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text, re.ASCII)
-    if found is None:
-        raise ValueError(f"not a size: {text!r}")
-    return float(found[1]) * _MIB[found[2]]
-
-
 def _cpus(tres: str) -> int:
-    return lenient(int, 0, _tres(tres).get("cpu", ""))
+    return lenient(int, 0, tres_of(tres).get("cpu", ""))
 
 
 def _memory(tres: str) -> int:
-    return round(lenient(mib_of, 0.0, _tres(tres).get("mem", "")))
-
-
-def _tres(text: str) -> dict[str, str]:
-    return dict(part.partition("=")[::2] for part in text.split(",") if part)
+    return round(mib(tres_of(tres).get("mem", "")) or 0.0)

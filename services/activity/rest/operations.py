@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from carme_hub.services.activity.rest import models, read
+from carme_hub.services.activity.rest import finished, models, models_finished, read
 from carme_hub.services.activity.rest.report import ReportHandler
-from carme_hub.services.activity.scopes import READ, READ_ALL
+from carme_hub.services.activity.scopes import READ, READ_ALL, UNUSED
 from carme_hub.services.fields import Error
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.rest import ROOT, Call, RestHandler, Route, url_handlers
 
 #: Version of the interface: the first number changes with an incompatible change.
-VERSION = "1.0"
+VERSION = "1.1"
 _ID = {"id": {"type": "string", "pattern": models.ID}}
 _READ = (READ, READ_ALL)
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,6 +43,22 @@ ROUTES: tuple[Route, ...] = (
             errors=(404,),
         ),
         read.session,
+    ),
+    Route(
+        _get(
+            "jobs", "Jobs that have ended, and advice", _READ, models_finished.FinishedJobsOut, query=finished.JobsQuery
+        ),
+        finished.jobs,
+    ),
+    Route(
+        _get(
+            "unused",
+            "What accounts did not use, by week",
+            (READ, UNUSED),
+            models_finished.AccountsUnusedOut,
+            query=finished.UnusedQuery,
+        ),
+        finished.unused,
     ),
     Route(_get("metrics", "Metrics for Prometheus", (READ_ALL,), media_type=_TEXT), read.prometheus),
     Route(_get("openapi.json", "This document", public=True, media_type="application/json"), openapi),

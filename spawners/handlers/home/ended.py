@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.cluster.own_jobs.ended import EndedJob, folded
+from carme_hub.domain.cluster.own_jobs.ended import EndedJob, folded, last_of
 from carme_hub.errors import SlurmError
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.jobs.ended import DAYS, MOST_ROWS
@@ -29,6 +29,11 @@ class EndedJobs:
 
     groups: Sequence[Sequence[EndedJob]] = ()
     left_out: int = 0
+
+    @property
+    def ids(self) -> list[int]:
+        """The numbers of the jobs of which the page says what they used."""
+        return [last_of(some).id for some in self.groups]
 
 
 @dataclass(slots=True)
@@ -63,6 +68,10 @@ class EndedLookup:
         if known.task is not None:
             await asyncio.wait([known.task], timeout=PAGE_WAIT)
         return known.ended
+
+    def known(self, user: str) -> EndedJobs:
+        """Return what was last read of a user's jobs."""
+        return self._known[user].ended if user in self._known else EndedJobs()
 
     async def _ask(self, hub: HubContext, user: str, known: _Known) -> None:
         try:

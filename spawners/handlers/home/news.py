@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from carme_hub.activity.finished_jobs import by_session
+from carme_hub.domain.activity.finished import FinishedJob
 from carme_hub.domain.activity.minutes import HOUR
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Session
@@ -18,9 +19,9 @@ from carme_hub.spawners.home.cards import StoredUse, cards, ended_cards, profile
 from carme_hub.spawners.home.cluster_now import cluster_now
 from carme_hub.spawners.home.idle_end import idle_end_notes
 from carme_hub.spawners.home.jobs import JobRow, job_rows, sessions_by_job
+from carme_hub.spawners.hub.finished_jobs import with_new
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.jobs.ended import ended_row
-from carme_hub.store.activity import JobUse
+from carme_hub.spawners.jobs.ended import ended_rows
 from carme_hub.store.threads import in_store_thread
 
 #: Days for which an ended session is shown, and how many at most.
@@ -29,12 +30,14 @@ ENDED_DAYS, MOST_ENDED = 3, 5
 
 @dataclass(frozen=True, slots=True)
 class SessionNews:
-    """What the database says of a user's sessions: what they use, and those that have ended."""
+    """What the database says of a user's sessions and jobs: what they use, and those that have ended."""
 
     stored: StoredUse = field(default_factory=StoredUse)
     ended: Sequence[Session] = ()
     #: Jobs that were not the hub's and have ended, as accounting has them.
     jobs: EndedJobs = field(default_factory=EndedJobs)
+    #: Those and others, also the hub's, as the activity service has stored them, with what they used.
+    finished: Sequence[FinishedJob] = ()
 
 
 class SessionLookup(NoticeLookup[SessionNews]):
@@ -42,6 +45,8 @@ class SessionLookup(NoticeLookup[SessionNews]):
 
     def __init__(self) -> None:
         super().__init__(SessionNews(), "Sessions")
+        #: Reads what has ended of the user's other jobs, from accounting.
+        self.ended = EndedLookup()
 
     def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[SessionNews]] | None:
         async def ask() -> SessionNews:
@@ -56,10 +61,9 @@ class SessionLookup(NoticeLookup[SessionNews]):
             ledger = hub.admission.ledger.context if hub.admission is not None else None
             parts = hub.idle_events, ledger, hub.registry.cluster, [each.id for each in ended]
             notes = await idle_end_notes(*parts, virtual=bool(getattr(user.spawner, "virtual", False)))
-            by_session: dict[str, list[JobUse]] = {}
-            for use in uses:
-                by_session.setdefault(use.session, []).append(use)
-            return SessionNews(StoredUse(True, by_session, minutes, runs, notes), ended)
+            found = by_session(uses)
+            finished = await with_new(hub, user.name, ended, found, now, self.ended.known(user.name).ids)
+            return SessionNews(StoredUse(True, found, minutes, runs, notes), ended, finished=finished)
 
         return ask if hasattr(hub, "registry") else None
 
@@ -67,10 +71,9 @@ class SessionLookup(NoticeLookup[SessionNews]):
 async def session_news(handler: Any) -> SessionNews:
     """Return what database and accounting say of the visitor; nothing where they do not answer soon."""
     lookup: SessionLookup = handler.settings.setdefault("carme_sessions", SessionLookup())
-    ended: EndedLookup = handler.settings.setdefault("carme_ended_jobs", EndedLookup())
     user = handler.current_user
-    news, jobs = await asyncio.gather(lookup.for_user(user), ended.for_user(started_hub(), user.name))
-    return replace(news, jobs=jobs)
+    jobs = await lookup.ended.for_user(started_hub(), user.name)  # first: the database is asked about these jobs
+    return replace(await lookup.for_user(user), jobs=jobs)
 
 
 async def seen_cluster(hub: HubContext | None) -> Cluster | None:
@@ -91,15 +94,18 @@ def page_values(
     if hub.watcher.latest is not None:
         own = sessions_by_job(each for each in hub.registry.open_sessions() if each.user == user.name)
         jobs, left_out = job_rows(hub.watcher.latest, user.name, own, now, virtual=virtual)
+    ended_jobs, ended_left_out = ended_rows(news.jobs.groups, news.finished, now, virtual=virtual)
     return {
         "jobs": jobs,
         "jobs_left_out": left_out,
-        "ended_jobs": [ended_row(some, now, virtual=virtual) for some in news.jobs.groups],
-        "ended_jobs_left_out": news.jobs.left_out,
+        "ended_jobs": ended_jobs,
+        "ended_jobs_left_out": ended_left_out + news.jobs.left_out,
         "submits_again": hub.settings.submit_again,
         "messages": shown_messages(hub, user.name, now),
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
-        "ended": ended_cards(hub, news.ended, profile_names(user.spawner), news.stored, now, virtual=virtual),
+        "ended": ended_cards(
+            *(hub, news.ended, profile_names(user.spawner), news.stored, now), virtual=virtual, finished=news.finished
+        ),
         "active_servers": active,
     }

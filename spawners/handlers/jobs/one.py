@@ -19,9 +19,10 @@ from carme_hub.domain.cluster.own_jobs.targets import Target, joined, live, targ
 from carme_hub.errors import SlurmError
 from carme_hub.spawners.form.durations import clock, duration
 from carme_hub.spawners.home.jobs import JobRow, rows_of
+from carme_hub.spawners.hub.finished_jobs import finished_of
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.acts import Chosen, chosen
-from carme_hub.spawners.jobs.ended import ended_row
+from carme_hub.spawners.jobs.ended import EndedRow, ended_row
 
 ONE = r"/carme/jobs/one"
 #: Tasks of an array, or groups of them, that are listed.
@@ -50,7 +51,7 @@ class OneJobHandler(BaseHandler):
         values: dict[str, Any] = {
             "target": str(target),
             "row": rows[0] if rows else None,
-            "ended": ended_row([record], now, virtual=virtual) if record is not None else None,
+            "ended": await self._ended(record, now, virtual=virtual) if record is not None else None,
             "facts": facts(found, details, record, now),
             "tasks": await self._tasks(hub, found, now, virtual=virtual),
             "is_array": bool(found.jobs and found.jobs[0].array and not target.tasks),
@@ -73,6 +74,11 @@ class OneJobHandler(BaseHandler):
             if found.jobs:
                 return None, None
             raise web.HTTPError(503, "Slurm does not answer at the moment. Try it again in a minute.") from error
+
+    async def _ended(self, record: EndedJob, now: float, *, virtual: bool) -> EndedRow:
+        """Return how a job has ended, with advice where it is stored, as on the home page."""
+        finished = await finished_of(self.current_user.name, now, [record.id])
+        return ended_row([record], now, finished, virtual=virtual)
 
     async def _tasks(self, hub: HubContext, found: Chosen, now: float, *, virtual: bool) -> list[JobRow]:
         """Return a row for each task that runs, and for those together that wait for the same."""

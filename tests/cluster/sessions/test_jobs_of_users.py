@@ -26,7 +26,7 @@ class People:
         self.hub = hub
         self.alice, self.bob = hub.login("alice"), hub.login("bob")
         user = pwd.getpwnam("alice")
-        self.folder = home = Path(user.pw_dir) / "jobs-of-users"
+        self.folder = home = Path(user.pw_dir) / f"jobs-of-users-{os.getpid()}"  # of this run
         home.mkdir(mode=0o755, exist_ok=True)
         os.chown(home, user.pw_uid, user.pw_gid)
         (home / NAME).write_text(SCRIPT)

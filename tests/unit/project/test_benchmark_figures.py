@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -42,3 +44,14 @@ def test_p95_is_a_value_that_was_measured(measure: ModuleType) -> None:
     assert measure.p95([float(n) for n in range(1, 21)]) == 19.0
     assert measure.p95([3.0]) == 3.0
     assert measure.p95([]) is None
+
+
+def test_the_gpu_benchmark_says_what_is_missing_where_there_is_no_gpu(tmp_path: Path) -> None:
+    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    argv = [sys.executable, str(BENCHMARKS / "gpu.py")]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (3, "")
+    head, *lines = done.stderr.splitlines()
+    assert head == "benchmarks/gpu.py measures nothing here:"
+    assert "There is no nvidia-smi on the PATH; it comes with NVIDIA's driver." in lines
+    assert "Traceback" not in done.stderr

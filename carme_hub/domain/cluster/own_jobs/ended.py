@@ -90,6 +90,11 @@ def folded(jobs: Sequence[EndedJob], most: int) -> tuple[list[list[EndedJob]], i
     return ordered[:most], max(0, len(ordered) - most)
 
 
+def last_of(some: Sequence[EndedJob]) -> EndedJob:
+    """Return the job of a group that ended last."""
+    return max(some, key=lambda job: (job.end, job.id))
+
+
 def details_of(record: EndedJob) -> JobDetails:
     """Return what accounting keeps of a job in place of what the controller has forgotten."""
     command = record.submit_line.split()

@@ -83,6 +83,16 @@ MAIL = {"smtp_host": "mail.example.org", "mail_domain": "example.org"}
 TELL = {"after": "2h", "action": "tell"}
 
 
+def test_a_weekly_mail_that_cannot_go_out_is_named() -> None:
+    address, server = found({"bind_url": "http://127.0.0.1:8000"}, weekly_mail=True)
+    assert "the hub does not know its own address" in address.why
+    assert "names no mail server" in server.why
+    config = Config({"JupyterHub": {"public_url": "https://hub.example.org/"}})
+    config.CarmeActivity = Config({"enabled": True, "weekly_mail": True})
+    config.CarmeQuotas = Config({"smtp_host": "mail.example.org", "mail_domain": "example.org"})
+    assert list(activity.check(JupyterHub(config=config), config)) == []
+
+
 def test_rules_on_idle_sessions_without_measuring_are_named() -> None:
     [finding] = idle_findings(TELL, measured=False, **MAIL)
     assert (finding.level.value, finding.setting) == ("advice", "CarmeActivity.enabled")

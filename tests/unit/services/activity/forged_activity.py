@@ -1,4 +1,4 @@
-"""The activity service without a hub: its real web server and database; only logins are forged."""
+"""The activity service without a hub and Slurm: its real web server and database; logins and accounts are forged."""
 
 from __future__ import annotations
 
@@ -18,19 +18,26 @@ from traitlets.config import Config
 
 from carme_hub.activity.recorder import Recorder
 from carme_hub.activity.settings import CarmeActivity
-from carme_hub.activity.tokens import ReporterTokens
+from carme_hub.activity.tokens import MailTokens, ReporterTokens
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.services.activity.app import ActivityService
 from carme_hub.services.activity.application.sessions import KnownSessions
-from carme_hub.services.activity.scopes import READ, READ_ALL
+from carme_hub.services.activity.scopes import READ, READ_ALL, UNUSED
+from carme_hub.sessions.associations import AssociationCache
+from carme_hub.slurm.client import Association
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.sessions import SessionStore
 
 PREFIX = "/services/activity/"
 ACCESS = "access:services!service=activity"
-SCOPES: dict[str, tuple[str, ...]] = {"alice": (READ,), "bob": (READ,), "root": (READ, READ_ALL), "stranger": ()}
+#: The hub expands scopes before it says so. ``owner`` coordinates the account physics in Slurm.
+SCOPES: dict[str, tuple[str, ...]] = {
+    **{"alice": (READ,), "bob": (READ,), "owner": (READ,), "stranger": ()},
+    **{"operator": (READ, READ_ALL), "root": (READ, READ_ALL, UNUSED)},
+}
 ONE, TWO, OTHER = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2, 3))
 _ENVIRONMENT = {
     "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
@@ -41,6 +48,18 @@ _ENVIRONMENT = {
     "JUPYTERHUB_OAUTH_ACCESS_SCOPES": f'["{ACCESS}"]',
     "JUPYTERHUB_OAUTH_SCOPES": f'["{ACCESS}"]',
 }
+
+
+class SlurmWithAccounts:
+    """Slurm as far as associations go."""
+
+    cluster = "lab"
+
+    async def associations(self) -> tuple[Association, ...]:
+        return (
+            Association("alice", "physics", default=True),
+            Association("owner", "physics", default=True, coordinator=True),
+        )
 
 
 class Site:
@@ -101,6 +120,10 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
     service.sessions = KnownSessions(SessionStore(engine), "lab")
     service.store = ActivityStore(engine, "lab")
     service.recorder = Recorder(service.store, logging.getLogger("test"), collect=0.01)
+    service.finished_jobs = FinishedJobStore(engine, "lab")
+    service.mail_tokens = MailTokens("key of the mails")
+    slurm: Any = SlurmWithAccounts()
+    service.associations = AssociationCache(slurm)
     service.not_ready = ""
     socket, port = bind_unused_port()
     server = HTTPServer(service.web(), max_body_size=1 << 20)

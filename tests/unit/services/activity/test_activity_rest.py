@@ -119,7 +119,7 @@ async def test_the_document_describes_what_there_is(site: Site) -> None:
     document = await get(site, "alice", "openapi.json")
     assert document == openapi_document(site.service.prefix)
     assert set(document["paths"]) == {
-        f"/api/v1/{path}" for path in ("sessions", "sessions/{id}", "metrics", "openapi.json")
+        f"/api/v1/{path}" for path in ("sessions", "sessions/{id}", "jobs", "unused", "metrics", "openapi.json")
     }
 
 

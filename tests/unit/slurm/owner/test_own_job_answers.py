@@ -163,11 +163,6 @@ async def test_a_script_in_accounting(forged: ForgedSlurm, jobs: OwnJobs) -> Non
     assert await jobs.stored_script("alice", 7) == ""
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("00:01.500", 1.5), ("01:00:00", 3600), ("1-02:03:04", 93784)])
-def test_times_that_processes_computed(text: str, seconds: float) -> None:
-    assert accounting.seconds_of(text) == seconds
-
-
 JOB = Resubmission(
     "alice",
     "#!/bin/sh\n",

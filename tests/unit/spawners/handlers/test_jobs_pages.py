@@ -45,7 +45,7 @@ def slurm(hub: ForgedHub, part: Part, monkeypatch: pytest.MonkeyPatch) -> SlurmT
     for module in (acts, again, one, output, rest):
         monkeypatch.setattr(module, "started_hub", lambda: part)
     settings = hub.app.tornado_application.settings
-    for name in ("carme_ended_jobs", "carme_outputs", "carme_submissions"):
+    for name in ("carme_sessions", "carme_outputs", "carme_submissions"):
         settings.pop(name, None)
     return found
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +21,11 @@ from jupyterhub.apihandlers.base import APIHandler
 from tornado import web
 from traitlets.config import Config
 
+from carme_hub.domain.activity.efficiency import Asked, Used
+from carme_hub.domain.activity.finished import REPORTER, FinishedJob
 from carme_hub.errors import StoreError
 from carme_hub.spawners.form.cost import RemainingBudget
+from carme_hub.spawners.handlers import pages
 from carme_hub.spawners.handlers.pages import HANDLERS, install_handlers, refuse_twice, templates_path
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -328,3 +334,32 @@ async def test_while_the_ledger_does_not_answer_no_balance_is_claimed(
     assert status == 200
     assert "physics: rest not known at the moment" in page
     assert "bio: rest not known at the moment" in page
+
+
+# -- what was used last time -------------------------------------------------------------------------------------------
+
+
+async def test_the_form_says_what_its_visitor_used_last_time_and_starts_nothing(
+    hub: ForgedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (1_795_000_000.0, 1_795_000_000.0, 1_795_007_200.0)
+    used = Used(0, 0.0, 4, 0.5, 0.7, 500, 1.0)
+    job = FinishedJob(1, "ada", "physics", "gpu", "COMPLETED", *times, Asked(4, 8, 65_536, 60), used)
+    job = replace(job, source=REPORTER, image="base", gpu_type="a100", interactive=True)
+    asked: list[str] = []
+
+    async def finished_of(user: str, _now: float) -> list[FinishedJob]:
+        asked.append(user)
+        return [job]
+
+    monkeypatch.setattr(pages, "finished_of", finished_of)
+    browser = await hub.browser("ada")
+    _, page, _ = await browser.get("/hub/spawn?opt-profile=gpu&opt-gpus=4&opt-time_minutes=60")
+    assert "Last time with image base: None of 4 GPUs were used." in page
+    link = re.search(r'href="(/hub/spawn\?opt-profile=cpu[^"]*)"', page)
+    assert link is not None
+    status, filled, _ = await browser.get(html.unescape(link[1]))
+    assert status == 200
+    assert "Nothing was started" not in filled
+    assert "carme-last-use" not in filled, "it is filled in"
+    assert (set(asked), SpawnerThatOnlyNotes.started) == ({"ada"}, [])
