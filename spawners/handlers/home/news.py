@@ -108,4 +108,14 @@ def page_values(
             *(hub, news.ended, profile_names(user.spawner), news.stored, now), virtual=virtual, finished=news.finished
         ),
         "active_servers": active,
+        "end_is_listed": _end_is_listed(hub, user, news),
     }
+
+
+def _end_is_listed(hub: HubContext, user: Any, news: SessionNews) -> bool:
+    """Return whether the default server's last end is among the sessions that have ended.
+
+    One whose end the hub is looking up is not there yet, and is said on its own.
+    """
+    last = hub.registry.last_end(user.name, "")
+    return last is not None and not hub.registry.open_of(user.name, "") and last.id in {each.id for each in news.ended}

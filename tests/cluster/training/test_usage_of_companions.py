@@ -44,3 +44,4 @@ def test_both_nodes_of_a_companion_are_known_with_what_the_ranks_used(site: Hub)
             assert node["total"]["seconds"] >= 10
     finally:
         lab.stop()
+        wait_for(lambda: site.jobs() == [], 60, "the companion to end with its session")

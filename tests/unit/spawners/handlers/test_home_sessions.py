@@ -55,6 +55,7 @@ class Part:
             current=lambda id: next((s for s in self.open if s.id == id), None),
             batch_jobs_of=lambda _user: (),
             ended_of=self._ended_of,
+            last_end=lambda user, _name: next((each for each in self.ended if each.user == user), None),
         )
         self.runs = SimpleNamespace(of=lambda _user: (0.0, []))
         self.cluster = Cluster()
@@ -299,8 +300,19 @@ async def test_how_the_last_session_ended_is_said_once(
     monkeypatch.setattr(SpawnerWithSession, "last_end", "Your last session ended: an administrator stopped it.")
     status, text, _ = await bob.get("/hub/home")
     assert (status, text.count("an administrator stopped it.")) == (200, 1)
-    part.ended = [
-        session(user="bob", state=SessionState.ENDED, ended=time.time() - 60, end_reason="Its time was over.")
-    ]
+    ended = {"user": "bob", "state": SessionState.ENDED, "ended": time.time() - 60}
+    part.ended = [session(end_reason="Its time was over.", **ended)]
     status, text, _ = await bob.get("/hub/home")
     assert (status, "an administrator stopped it." in text, "Its time was over." in text) == (200, False, True)
+
+
+async def test_an_end_that_is_being_looked_up_is_said_beside_earlier_ones(
+    hub: ForgedHub, part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = await hub.browser("bob")
+    monkeypatch.setattr(SpawnerWithSession, "last_end", "Your server has ended. The hub is looking up how.")
+    ended = {"user": "bob", "state": SessionState.ENDED, "ended": time.time() - 60}
+    part.ended = [session(id="earlier", end_reason="Its time was over.", **ended)]
+    part.open = [*part.open, session(id="leaving", user="bob")]
+    status, text, _ = await bob.get("/hub/home")
+    assert (status, "The hub is looking up how." in text, "Its time was over." in text) == (200, True, True)
