@@ -109,7 +109,7 @@ def test_a_script_that_is_submitted_trains_on_the_cluster(
     if machine.home == Path("/home/alice"):
         status, printed = machine.command("runs", "log", name)
         assert (status, "rank 0 of 2" in printed) == (0, True)
-    assert site.jobs() == []
+    wait_for(lambda: site.jobs() == [], 30, "its job to be gone")
 
 
 @pytest.mark.parametrize("machine", ["laptop"], indirect=True)
