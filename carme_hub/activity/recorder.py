@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 
 from carme_hub.errors import StoreError
 from carme_hub.store.activity import ActivityStore, Report
 from carme_hub.store.threads import in_store_thread
 
-#: Seconds for which reports are collected, and how many may wait.
-COLLECT_SECONDS, MOST_WAITING = 1.0, 5000
+#: Seconds for which reports are collected, and for one that comes after a rest of so many; how many may wait.
+COLLECT_SECONDS, FIRST_SECONDS, MOST_WAITING = 1.0, 0.02, 5000
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Recorder:
     """Writes reports in groups.
 
     A thousand sessions send a thousand reports a minute; a transaction for each of them would write the disk as often.
+    Where there are few, a report does not wait: a job ends once its last one is answered.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Recorder:
         self._store, self._log, self._collect = store, log, collect
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
+        self._written_at = float("-inf")
 
     async def record(self, report: Report) -> None:
         """Return when a report is committed.
@@ -57,7 +60,8 @@ class Recorder:
 
     async def _write(self) -> None:
         while self._waiting:
-            await asyncio.sleep(self._collect)
+            rest = self._written_at + self._collect - time.monotonic()
+            await asyncio.sleep(max(rest, min(FIRST_SECONDS, self._collect)))
             group, self._waiting = self._waiting, []
             try:
                 await in_store_thread(self._store.record, [each.report for each in group])
@@ -65,6 +69,7 @@ class Recorder:
             except StoreError as error:
                 self._log.error("%s reports of what jobs use are not stored, and come again: %s", len(group), error)
                 failed = error
+            self._written_at = time.monotonic()
             for each in group:
                 if each.done.done():  # its connection was closed
                     continue

@@ -48,6 +48,18 @@ async def test_reports_that_come_together_are_one_transaction() -> None:
     assert [len(group) for group in store.groups] == [50, 1]
 
 
+async def test_a_report_after_a_rest_does_not_wait_and_those_right_after_it_do() -> None:
+    store = StoreThatFails()
+    recording = made(store, collect=3600)
+    await asyncio.wait_for(recording.record(report("first")), 10)
+    waits = asyncio.create_task(recording.record(report("second")))
+    done, _ = await asyncio.wait([waits], timeout=0.2)
+    assert (done, store.groups) == (set(), [["first"]])
+    waits.cancel()
+    assert recording._task is not None
+    recording._task.cancel()
+
+
 async def test_a_failure_is_told_to_each_and_the_next_report_is_tried() -> None:
     store = StoreThatFails(failures=1)
     recording = made(store)
