@@ -152,6 +152,8 @@ def of_session(job: FinishedJob, session: Session, uses: Iterable[JobUse]) -> Fi
         return ours
     memory = [total.memory for total in totals if total.memory is not None]
     everywhere = len(totals) == job.nodes
+    if not everywhere:  # another node may have used more
+        found = replace(found, memory=None, cpus=None, cpus_most=None)
     return replace(
         ours,
         source=REPORTER,

@@ -10,6 +10,7 @@ reads it from the database at its start.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -22,9 +23,11 @@ from carme_hub.domain.administration.messages import USUAL_SECONDS, Kind, Messag
 from carme_hub.domain.administration.start_stops import StartsStopped, StartStop, sentence, stop_for
 from carme_hub.domain.administration.texts import BadAct, checked_reason, checked_text
 from carme_hub.domain.sessions.session import Request
-from carme_hub.errors import CarmeError, Refused
+from carme_hub.errors import CarmeError, Refused, StoreError
 from carme_hub.store.administration.store import AdministrationStore
 from carme_hub.store.threads import in_store_thread
+
+log = logging.getLogger(__name__)
 
 
 class Unknown(Refused):
@@ -248,7 +251,10 @@ class Administration:
         await self._finished(id, replace(act, outcome=acts.DONE))
 
     async def _finished(self, id: int, act: Act) -> None:
+        """Store what came of an act that has been done; where that fails, its row says that it is not known."""
         try:
             await in_store_thread(self.store.finish, id, act.outcome, act.details)
+        except StoreError as error:  # whoever acted must not read that nothing was changed
+            log.warning("What came of %s of %s is not stored: %s", act.action, act.target, error)
         finally:
             self._report(act)

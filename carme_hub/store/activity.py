@@ -107,6 +107,10 @@ class ActivityStore:
             connection.execute(update(hours).where(*here).values(**values))
         return total(new)
 
+    def nodes(self, session: str) -> list[str]:
+        """Return the nodes from which a session has reported."""
+        return [row.node for row in self._read(select(jobs.c.node).where(jobs.c.session == session))]
+
     def minutes(self, sessions: Collection[str], since: float) -> dict[str, dict[str, tuple[Minute, ...]]]:
         """Return the minutes of sessions from a time on, by session and node, in order; as long as they are kept."""
         found: dict[str, dict[str, tuple[Minute, ...]]] = {}

@@ -18,6 +18,7 @@ from carme_hub.activity.recorder import Recorder
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.activity.tokens import KEY, MAIL_KEY, MailTokens, ReporterTokens
 from carme_hub.services.activity.application.finished_jobs import collect_for_ever
+from carme_hub.services.activity.application.nodes import ReportingNodes
 from carme_hub.services.activity.application.notices import IdleNotices, NoticeStores
 from carme_hub.services.activity.application.retention import keep_within
 from carme_hub.services.activity.application.sessions import KnownSessions
@@ -50,6 +51,7 @@ class ActivityService(CarmeService):
     sessions: KnownSessions
     store: ActivityStore
     recorder: Recorder
+    nodes: ReportingNodes
     finished_jobs: FinishedJobStore
     associations: AssociationCache
     mail_tokens: MailTokens
@@ -78,6 +80,7 @@ class ActivityService(CarmeService):
         self.sessions = KnownSessions(rows, cluster)
         self.store = ActivityStore(self._engine, cluster)
         self.recorder = Recorder(self.store, self.log)
+        self.nodes = ReportingNodes(self.store)
         self.finished_jobs = FinishedJobStore(self._engine, cluster)
         quotas = CarmeQuotas(parent=self)  # the settings of mail, and the policy's zone
         policy = PolicyInForce(quotas)

@@ -6,6 +6,7 @@ the job records and associations of their accounts (slurm.conf(5)), and so does 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,14 +78,15 @@ async def account_use(hub: HubContext, account: str, *, virtual: bool) -> Accoun
         return next(iter(hub.associations.accounts_of(user)), "")
 
     now = time.time()
-    ids = await in_store_thread(hub.use.ended_of_account, account, now - DAYS * 86_400, MOST)
+    users = [user for user in hub.associations.users_of(account) if default(user) == account]
+    ids = await in_store_thread(hub.use.ended_of_account, account, users, now - DAYS * 86_400, MOST)
     every = [each for each in await hub.registry.ended(ids) if account_of(each, default) == account]
     uses: dict[str, list[Total]] = {}
     if hub.activity_store is not None:
         for use in await in_store_thread(hub.activity_store.jobs, [each.id for each in every]):
             uses.setdefault(use.session, []).append(use.total)
     open_now = [each for each in hub.registry.open_sessions() if account_of(each, default) == account]
-    found = summed(every, uses, open_now, virtual=virtual)
+    found = await asyncio.to_thread(summed, every, uses, open_now, virtual=virtual)
     return replace(found, left_out=len(ids) >= MOST)
 
 

@@ -71,10 +71,11 @@ async def read_jobs(hub: HubContext) -> Snapshot:
 async def who_is_on(hub: HubContext, node: str) -> OnNode:
     """Return who is on a node, as Slurm was last seen; errors as for ``read_jobs``."""
     snapshot = await read_jobs(hub)
-    sessions = {each.job_name: each for each in hub.registry.open_sessions()}
+    # By their user too: anybody may give a job the name of a session's.
+    sessions = {(each.job_name, each.user): each for each in hub.registry.open_sessions()}
     here = on_node(snapshot.jobs.values(), node)
-    ours = [sessions[job.name] for job in here if job.name in sessions]
-    return OnNode(ours, [(job.id, job.user, job.name) for job in here if job.name not in sessions])
+    ours = [sessions[job.name, job.user] for job in here if (job.name, job.user) in sessions]
+    return OnNode(ours, [(job.id, job.user, job.name) for job in here if (job.name, job.user) not in sessions])
 
 
 async def stop_session(hub: HubContext, by: Actor, id: str, reason: str) -> Session:

@@ -16,7 +16,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Snapshot
 from carme_hub.domain.cluster.own_jobs.acts import Act, Outcome, outcome, refusal
 from carme_hub.domain.cluster.own_jobs.targets import Target, live, target_of
 from carme_hub.domain.sessions.session import Session
-from carme_hub.errors import Refused, SlurmError, SlurmRejected
+from carme_hub.errors import Refused, SlurmError, SlurmRejected, StoreError
 from carme_hub.spawners.companions.companions import GIVEN_BACK, cancel_batch_job
 from carme_hub.spawners.home.jobs import sessions_by_job
 from carme_hub.spawners.hub.shared import HubContext
@@ -149,7 +149,7 @@ async def perform(
             return
         async with slots:
             if each.session is not None:
-                results[each.target] = _result(each, await _end(hub, each.session, stop))
+                results[each.target] = _result(each, await _ended(hub, user, each.session, stop))
                 return
             try:
                 waits[each.target] = await hub.own_jobs.act(user, each.target, act, minutes)
@@ -171,7 +171,19 @@ async def _exact(hub: HubContext, user: str, found: Sequence[Chosen]) -> list[Ch
     """Return the same with each task of arrays by itself."""
     arrays = {each.target.number for each in found if each.jobs and each.jobs[0].array}
     tasks = await hub.own_jobs.tasks(user, arrays) if arrays else []
-    return [replace(each, jobs=live(each.target, tasks)) if each.target.number in arrays else each for each in found]
+    by_array: dict[int, list[Job]] = {}
+    for job in tasks:
+        by_array.setdefault(job.array or job.id, []).append(job)
+
+    def tasks_of() -> list[Chosen]:  # lists of thousands of tasks take seconds, which are not the hub's
+        return [
+            replace(each, jobs=live(each.target, by_array.get(each.target.number, ())))
+            if each.target.number in arrays
+            else each
+            for each in found
+        ]
+
+    return await asyncio.to_thread(tasks_of)
 
 
 async def _judged(
@@ -196,13 +208,32 @@ async def _judged(
     return found
 
 
+async def _ended(hub: HubContext, user: str, session: Session, stop: Callable[[Session], Awaitable[str]]) -> Outcome:
+    """End it; return what came of it, whatever fails, so that the other jobs' results are not lost."""
+    try:
+        return await _end(hub, session, stop)
+    except Refused as error:
+        return Outcome("warning", f"is as it was: {error.message}", False)
+    except StoreError as error:
+        hub.log.warning("The end of session %s of %s is not stored: %s", session.id, user, error)
+        return Outcome("warning", "is as it was: the database does not answer. Try it again in a moment.", False)
+
+
 async def _end(hub: HubContext, session: Session, stop: Callable[[Session], Awaitable[str]]) -> Outcome:
     """End a session, more nodes, or a batch job in the hub's own way."""
     if session.is_ending:
         return Outcome("info", "is ending already.", False)
     if not session.parent:
         why = await stop(session)
-        return Outcome("warning", why, False) if why else Outcome("success", "is stopped.", True)
+        if why:
+            return Outcome("warning", why, False)
+        # JupyterHub tells nobody that a stop failed, nor that it takes longer.
+        left = hub.registry.current(session.id)
+        if left is None:
+            return Outcome("success", "is stopped.", True)
+        if left.is_ending:
+            return Outcome("success", "is being stopped.", True)
+        return Outcome("warning", "could not be stopped. Look at it on your page, and try it again.", False)
     if session.request.batch:
         await cancel_batch_job(hub, session.user, session.id)
         return Outcome("success", "is being cancelled.", True)

@@ -22,6 +22,7 @@ from carme_hub.errors import SlurmError, SlurmRejected
 from carme_hub.spawners.hub.shared import HubContext
 
 _OFF = "Jobs are not submitted again from here. Use sbatch in a terminal."
+_PERHAPS = "With this key a job may have been submitted already: Slurm did not answer. Look at your jobs first."
 _NO_SCRIPT = (
     "Slurm does not have the script of this job any more: it forgets a job some minutes after its end, and its "
     "accounting stores no scripts here (AccountingStoreFlags=job_script). Use sbatch in a terminal."
@@ -91,17 +92,25 @@ class Submissions:
             if done is not None and time.monotonic() - done[0] < KEPT:
                 if done[1] != asked:
                     raise CannotSubmitAgain("This Idempotency-Key was used for another job.", reason="key-used")
+                if not done[2]:
+                    raise CannotSubmitAgain(_PERHAPS, reason="not-known")
                 return done[2]
             job = await self.show(hub, user, target)
             if tasks or "array" in job.options:
                 job = job.with_tasks(tasks or job.options["array"])
+            self._keep(user, key, asked, 0)
             try:
                 number = await hub.own_jobs.submit(job)
             except SlurmRejected as error:
+                self._done.pop((user, key), None)
                 raise CannotSubmitAgain(refusal_sentence(error.message), reason="slurm-rejected") from error
             hub.log.info("%s has submitted job %s again, as job %s", user, target, number)
-            if key:
-                self._done[user, key] = (time.monotonic(), asked, number)
-                while len(self._done) > MOST_KEYS:
-                    self._done.popitem(last=False)
+            self._keep(user, key, asked, number)
             return number
+
+    def _keep(self, user: str, key: str, asked: str, number: int) -> None:
+        """Remember what became of a key; number 0 = it may be submitted or not."""
+        if key:
+            self._done[user, key] = (time.monotonic(), asked, number)
+            while len(self._done) > MOST_KEYS:
+                self._done.popitem(last=False)

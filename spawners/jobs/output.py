@@ -151,7 +151,11 @@ class Outputs:
         return Found(lines, int(about["count"]), int(about["searched_from"]), int(about["size"]))
 
     async def pieces(self, hub: HubContext, user: str, place: Place) -> AsyncIterator[bytes]:
-        """Yield a file piece by piece, at most DOWNLOAD bytes; it ends where the file is replaced."""
+        """Yield a file piece by piece, at most DOWNLOAD bytes.
+
+        Raises:
+            NoOutput: it cannot be read, or was replaced meanwhile. SlurmError: the helper does not answer.
+        """
         offset, inode = 0, 0
         while offset < DOWNLOAD:
             async with self._slots:
@@ -160,7 +164,9 @@ class Outputs:
                     about, raw = await hub.own_jobs.file(user, asked)
                 except FileNotRead as error:
                     raise NoOutput(why_not_read(error, place), reason=error.reason) from error
-            if not raw or (inode and about["inode"] != inode):
+            if inode and about["inode"] != inode:
+                raise NoOutput("The file was replaced meanwhile. Download it again.", reason="replaced")
+            if not raw:
                 return
             inode, offset = int(about["inode"]), offset + len(raw)
             yield raw

@@ -201,7 +201,12 @@ def _plus(one: int | None, other: int | None) -> int | None:
 def new_minutes(stored: Iterable[Minute], sent: Iterable[Minute]) -> list[Minute]:
     """Return the sent minutes that are not stored: a reporter sends a minute again if it did not get the answer."""
     known = {minute.at for minute in stored}
-    return [minute for minute in sent if minute.at not in known]
+    found = []
+    for minute in sent:  # one that waits for the database is perhaps sent again before it is stored
+        if minute.at not in known:
+            known.add(minute.at)
+            found.append(minute)
+    return found
 
 
 def check_times(

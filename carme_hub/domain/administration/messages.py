@@ -6,6 +6,7 @@ lasts, and a maintenance from when it is announced until it is over. All end by 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -68,7 +69,11 @@ class Message:
 
 
 def check_period(begins: float, ends: float, now: float) -> None:
-    """Raise ``BadAct`` for a period that is over, empty, or too far away."""
+    """Raise ``BadAct`` for a period that is over, empty, or too far away; nothing could show such a time."""
+    if not math.isfinite(begins) or not math.isfinite(ends):
+        raise BadAct("A time is UTC epoch seconds.", "begins" if math.isfinite(ends) else "ends")
+    if begins and begins < now - MOST_SECONDS:
+        raise BadAct(f"Its beginning is more than {MOST_SECONDS // 86_400} days ago.", "begins")
     if ends <= now:
         raise BadAct("Its end is in the past.", "ends")
     if ends <= begins:

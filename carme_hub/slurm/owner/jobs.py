@@ -31,6 +31,11 @@ _UNKNOWN = ("Invalid job id specified", "does not exist")
 _LONG = 1 << 17
 
 
+def _read_jobs(raw: bytes, cuts: Separators) -> list[Job]:
+    rows = raw.decode("utf-8", "replace").split(f"{cuts.row}\n")
+    return [read_job(row.split(cuts.field)) for row in rows if row]
+
+
 class OwnJobs:
     """Jobs of the users of this hub.
 
@@ -84,8 +89,7 @@ class OwnJobs:
                 return []
             raise SlurmUnreachable(f"squeue: {answer.message}")
         try:
-            rows = answer.raw.decode("utf-8", "replace").split(f"{cuts.row}\n")
-            found = [read_job(row.split(cuts.field)) for row in rows if row]
+            found = await asyncio.to_thread(_read_jobs, answer.raw, cuts)
         except ValueError as error:
             raise SlurmUnreachable(f"squeue: the answer cannot be understood: {error}") from error
         return [job for job in found if job.user == user]
@@ -111,6 +115,8 @@ class OwnJobs:
     async def memory_is_per_cpu(self, number: int) -> bool:
         """Return whether a job's memory was asked for per CPU, which squeue 22.05 does not tell apart."""
         answer = await self._commands.query("scontrol", "show", "job", "--oneliner", str(number))
+        if answer.code != 0 and not any(text in answer.err for text in _UNKNOWN):
+            raise SlurmUnreachable(f"scontrol: {answer.message}")
         # A name could contain the words: its user misleads nobody else.
         return answer.code == 0 and " MinMemoryCPU=" in answer.out
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, and_, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme_hub.domain.activity.minutes import Total, total_from_json
@@ -29,12 +30,14 @@ class UseStore:
             found.setdefault(row.session, []).append(total_from_json(row.total))
         return found
 
-    def ended_of_account(self, account: str, since: float, limit: int) -> list[str]:
+    def ended_of_account(self, account: str, users: Collection[str], since: float, limit: int) -> list[str]:
         """Return the ids of an account's sessions that ended after a time, the newest end first.
 
-        Those that named no account are included: whoever asks knows whose default account it is.
+        Args:
+            users: those whose default account it is; their sessions that named none are the account's.
         """
-        named = sessions.c.request["account"].as_string().in_([account, ""])
+        asked = sessions.c.request["account"].as_string()
+        named = or_(asked == account, and_(asked == "", sessions.c.user.in_(sorted(users))))
         ended = (sessions.c.state == SessionState.ENDED.value, sessions.c.ended >= since)
         where = (sessions.c.cluster == self._cluster, *ended, named)
         rows = self._read(select(sessions.c.id).where(*where).order_by(sessions.c.ended.desc()).limit(limit))

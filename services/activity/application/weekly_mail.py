@@ -65,6 +65,8 @@ class WeeklyMail:
                     await self.send()
             except CarmeError as error:
                 self._log.warning("The weekly mail is not sent now, and will be later: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look does not depend on it
+                self._log.exception("The weekly mail is not sent now, and will be later")
             await asyncio.sleep(EVERY)
 
     async def send(self) -> int:

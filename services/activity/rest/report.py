@@ -49,6 +49,7 @@ class ReportHandler(ApiHandler):
             raise HTTPError(403, log_message="There is no such session.")
         try:
             report = checked(sent, known, time.time(), self.service.settings.keep_minutes * DAY)
+            await self.service.nodes.check(known, sent.node)
         except MinutesRefused as error:
             self.service.log.warning("Minutes of session %s on %s are refused: %s", session, sent.node, error.message)
             raise HTTPError(422, log_message=error.message) from error

@@ -5,6 +5,7 @@ Bodies are small JSON objects; a field that is not known is refused. Times are U
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import asdict
@@ -41,6 +42,8 @@ _UUID = "[0-9a-f-]{36}"
 _LARGEST_BODY = 16_384
 #: Fields of bodies that are times; ``mail`` is true or false, and the others are texts.
 _NUMBERS = ("begins", "ends", "until")
+#: UTC epoch seconds that a calendar has.
+MOST_EPOCH = 1e11
 
 
 class ConsoleApi(APIHandler):
@@ -104,6 +107,8 @@ def _value(name: str, value: Any) -> Any:
     if name in _NUMBERS:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise web.HTTPError(400, f"{name} is UTC epoch seconds.")
+        if not -MOST_EPOCH < (value or 0) < MOST_EPOCH:  # neither is "not a number", which JSON in Python may have
+            raise web.HTTPError(400, f"{name} is UTC epoch seconds.")
         return float(value or 0)
     if value is not None and not isinstance(value, str):
         raise web.HTTPError(400, f"{name} is a text.")
@@ -123,7 +128,7 @@ class ListApi(ConsoleApi):
                 rows: Any = await all_sessions(self, hub)
             else:
                 rows = await (all_jobs(hub) if about is JOBS else all_nodes(hub))
-            page = page_of(rows, wanted_of(self, about))
+            page = await asyncio.to_thread(page_of, rows, wanted_of(self, about))
             found = {"page": page.number, "pages": page.pages, "count": page.count, "every": page.every}
             return {**found, what: [asdict(row) for row in page.rows]}
 

@@ -97,7 +97,7 @@ class NewHandler(OutputBase):
             place = await self._outputs.place(hub, self.current_user.name, target, stream)
             live = self._is_live(hub, target)
             part = await self._outputs.part(hub, self.current_user.name, place, offset=since, length=NEW)
-            replaced = part.size < since or part.inode != self._number("inode")
+            replaced = part.size < since or str(part.inode) != self.get_argument("inode", "")
             if replaced:
                 part = await self._outputs.part(hub, self.current_user.name, place, offset=-TAIL)
         except NoOutput as error:
@@ -110,7 +110,7 @@ class NewHandler(OutputBase):
             self.finish(json.dumps({"message": _SILENT}))
             return
         more = part.end < part.size
-        answer = {"text": part.text, "end": part.end, "size": part.size, "inode": part.inode, "replaced": replaced}
+        answer = {"text": part.text, "end": part.end, "size": part.size, "inode": str(part.inode), "replaced": replaced}
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps({**answer, "live": live or more}))
 
@@ -141,14 +141,24 @@ class FileHandler(OutputBase):
         except NoOutput as error:
             if not begun:
                 raise web.HTTPError(404, error.message) from error
+            self._break_off(error)
+            return
         except SlurmError as error:
             if not begun:
                 raise web.HTTPError(503, _SILENT) from error
+            self._break_off(error)
+            return
         except StreamClosedError:
             return
         if not begun:
             self._begin(Place("", ""), target, stream)
         self.finish()
+
+    def _break_off(self, error: Exception) -> None:
+        """Close the connection without an end of the body, so that nobody takes a part for the file."""
+        self.log.warning("A download of %s breaks off: %s", self.current_user.name, error)
+        self._auto_finish = False
+        self.request.connection.close()
 
     def _begin(self, place: Place, target: Target, stream: str) -> None:
         name = (

@@ -211,6 +211,22 @@ async def test_an_act_that_is_cut_off_is_recorded_as_not_known(site: Site) -> No
     assert [event["outcome"] for event in site.audit()] == ["not known"]
 
 
+async def test_what_was_done_is_not_denied_where_its_outcome_cannot_be_stored(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await site.start()
+
+    async def drain() -> None:
+        def fail(*_: Any) -> Any:
+            raise StoreError("away")
+
+        monkeypatch.setattr(site.store, "finish", fail)
+
+    await hub.recorded(ADA, "drain-node", "node1", "Fan", drain)
+    assert [each.outcome for each in site.store.acts(1)[0]] == [NOT_KNOWN]
+    assert [event["outcome"] for event in site.audit()] == [DONE]
+
+
 async def test_where_the_database_is_away_nothing_is_done(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = await site.start()
     done: list[str] = []

@@ -89,6 +89,7 @@ def test_minutes_and_sums_survive_their_json(minute: Minute) -> None:
 def test_a_minute_that_is_stored_is_not_counted_again() -> None:
     stored = [Minute(0, 60, cpu=1), Minute(60, 60)]
     assert new_minutes(stored, [replace(stored[0], cpu=99), Minute(120, 60)]) == [Minute(120, 60)]
+    assert new_minutes(stored, [Minute(120, 60), Minute(120, 60, 5.0)]) == [Minute(120, 60)], "sent twice at once"
 
 
 @pytest.mark.parametrize(

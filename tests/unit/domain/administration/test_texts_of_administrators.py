@@ -45,7 +45,10 @@ def test_without_a_reason_nothing_is_done() -> None:
 
 @pytest.mark.parametrize(
     ("begins", "ends", "field"),
-    [(NOW, NOW - 1, "ends"), (NOW + 100, NOW + 50, "ends"), (NOW, NOW + MOST_SECONDS + 60, "ends")],
+    [
+        *((NOW, NOW - 1, "ends"), (NOW + 100, NOW + 50, "ends"), (NOW, NOW + MOST_SECONDS + 60, "ends")),
+        *((-1e15, NOW + 60, "begins"), (float("nan"), NOW + 60, "begins"), (NOW, float("inf"), "ends")),
+    ],
 )
 def test_a_time_that_makes_no_sense_is_refused(begins: float, ends: float, field: str) -> None:
     with pytest.raises(BadAct) as refused:

@@ -175,3 +175,12 @@ async def test_while_the_database_is_away_the_answer_says_to_come_again(site: Si
 async def test_nothing_is_written_by_other_methods(site: Site, method: str) -> None:
     answer = await site.ask(method, f"api/v1/sessions/{ONE}/minutes", body(full()) if method == "PUT" else None)
     assert answer.code == 405
+
+
+async def test_a_session_reports_from_no_more_nodes_than_its_jobs_can_have_had(site: Site) -> None:
+    for number in range(8):
+        assert (await site.report(body(full(2), node=f"n{number}"))).code == 204
+    answer = await site.report(body(full(2), node="n8"))
+    assert (answer.code, b"has reported from 8 nodes" in answer.body) == (422, True)
+    assert (await site.report(body(full(1), node="n3"))).code == 204
+    assert len(site.service.store.jobs([ONE])) == 8

@@ -10,7 +10,7 @@ from forged_jobs import ARRAY, BOBS, ENDED, RUNS, TASK, WAITS, HubWithJobs, Slur
 
 from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.sessions.session import Session
-from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.errors import SlurmRejected, SlurmUnreachable, StoreError
 from carme_hub.spawners.jobs import acts
 from carme_hub.spawners.jobs.acts import MOST_JOBS, NoSuchAct, Result, perform, targets_of
 
@@ -101,6 +101,7 @@ async def test_a_session_is_stopped_and_nothing_else_is_done_to_it(hub: HubWithJ
 
     async def stop(one: Session) -> str:
         stopped.append(one.id)
+        hub.sessions = ()
         return ""
 
     for what in (Act.HOLD, Act.RELEASE, Act.REQUEUE, Act.LIMIT):
@@ -110,6 +111,39 @@ async def test_a_session_is_stopped_and_nothing_else_is_done_to_it(hub: HubWithJ
     [found] = await perform(hub, "alice", Act.CANCEL, targets_of(["12"]), stop=stop)  # type: ignore[arg-type]
     assert (found.sentence, stopped) == ("12 session lab is stopped.", [own.id])
     assert slurm.done == []
+
+
+async def test_a_stop_that_did_not_happen_is_not_said_to_have(hub: HubWithJobs, slurm: SlurmThatActs) -> None:
+    own = session(user="alice", server_name="lab")
+    slurm.jobs[12] = replace(RUNS, id=12, name=own.job_name)
+
+    afterwards = [own, own.replace(cancel_wanted=1.0)]
+
+    async def stop(_one: Session) -> str:
+        hub.sessions = (afterwards.pop(0),)
+        return ""
+
+    for words in ("could not be stopped.", "is being stopped."):
+        hub.sessions = (own,)
+        [found] = await perform(hub, "alice", Act.CANCEL, targets_of(["12"]), stop=stop)  # type: ignore[arg-type]
+        assert words in found.text
+
+
+async def test_a_database_that_is_away_hides_no_result_of_other_jobs(
+    hub: HubWithJobs, slurm: SlurmThatActs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = session(user="alice")
+    more = session(id="c" * 36, user="alice", parent=own.id)
+    hub.sessions = (own, more)
+    slurm.jobs[13] = replace(WAITS, id=13, name=more.job_name)
+
+    async def away(_id: str, _reason: str) -> None:
+        raise StoreError("locked")
+
+    monkeypatch.setattr(hub.reconciler, "cancel", away)
+    given, cancelled = await act(hub, Act.CANCEL, "13", "5")
+    assert "the database does not answer" in given.text
+    assert cancelled.done
 
 
 async def test_more_nodes_and_batch_jobs_are_ended_by_the_hub(hub: HubWithJobs, slurm: SlurmThatActs) -> None:

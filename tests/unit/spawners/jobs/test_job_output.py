@@ -109,6 +109,24 @@ async def test_lines_are_found_and_a_download_is_the_whole_file(
     assert b"".join([piece async for piece in outputs.pieces(hub, "alice", place)]) == slurm.files[PATH][:10]
 
 
+async def test_a_file_that_is_replaced_during_a_download_is_not_half_of_each(
+    hub: Any, slurm: SlurmThatActs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "PIECE", 5)
+    outputs = Outputs()
+    place = await outputs.place(hub, "alice", Target(5), "output")
+    read = slurm.file
+    count = iter(range(9))
+
+    async def replaced(user: str, request: Any) -> Any:
+        about, raw = await read(user, request)
+        return {**about, "inode": 7 + next(count)}, raw
+
+    monkeypatch.setattr(slurm, "file", replaced)
+    with pytest.raises(NoOutput, match="replaced meanwhile"):
+        assert [piece async for piece in outputs.pieces(hub, "alice", place)]
+
+
 async def test_silence_is_no_answer(hub: Any, slurm: SlurmThatActs) -> None:
     slurm.silent = True
     with pytest.raises(SlurmUnreachable):

@@ -48,11 +48,20 @@ async def test_after_a_refusal_the_same_form_may_be_sent_again(hub: Any, slurm: 
     slurm.errors["submit"] = SlurmRejected("Batch job submission failed: Invalid partition name specified")
     with pytest.raises(CannotSubmitAgain, match="the partition does not exist"):
         await submissions.submit(hub, "alice", Target(5), key="k")
+    del slurm.errors["submit"]
+    assert await submissions.submit(hub, "alice", Target(5), key="k") == 101
+
+
+async def test_what_may_be_submitted_already_is_not_submitted_again(hub: Any, slurm: SlurmThatActs) -> None:
+    submissions = Submissions()
     slurm.errors["submit"] = SlurmUnreachable("timed out")
     with pytest.raises(SlurmUnreachable):
         await submissions.submit(hub, "alice", Target(5), key="k")
     del slurm.errors["submit"]
-    assert await submissions.submit(hub, "alice", Target(5), key="k") == 101
+    with pytest.raises(CannotSubmitAgain, match="Look at your jobs first") as caught:
+        await submissions.submit(hub, "alice", Target(5), key="k")
+    assert (caught.value.reason, slurm.submitted) == ("not-known", [])
+    assert await submissions.submit(hub, "alice", Target(5), key="another") == 101
 
 
 async def test_tasks_of_an_array_may_be_chosen(hub: Any, slurm: SlurmThatActs) -> None:
