@@ -143,6 +143,14 @@ async def test_where_the_reporter_measured_a_part_only_accounting_counts(engine:
     assert (job.source, job.session, job.used.memory) == (SACCT, ID, 9000)
 
 
+async def test_one_node_says_nothing_of_what_another_has_used(engine: Engine) -> None:
+    with_session(engine)
+    await collector(engine, AccountingAsItIs(accounted(nodes=2))).collect()
+    [job] = stored(engine)
+    assert (job.source, job.used.memory, job.used.cpus, job.used.cpus_most) == (REPORTER, None, None, None)
+    assert "GiB" not in advice(job).suggestion
+
+
 async def test_each_look_begins_before_the_last_end_and_jobs_of_seconds_are_left_out(engine: Engine) -> None:
     tiny = {"started": BEGAN + HOUR - 5}
     died = accounted(10, "died", **tiny, state="OUT_OF_MEMORY")
