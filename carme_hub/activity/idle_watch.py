@@ -1,9 +1,9 @@
 """Watches for idle sessions: decides by the policy's rules once a minute, stores warnings, and ends what is due.
 
 State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
-(``idle.ending``). A look that cannot read the database decides nothing. After a break (the hub was away or hung)
-nothing is ended before its user has had the time of the last warning to say something. The hub runs one watch; pages
-read ``states``.
+(``idle.ending``), which decides again before it does so. A look that cannot read the database decides nothing. After a
+break (the hub was away or hung) nothing is ended before its user has had the time of the last warning to say something.
+The hub runs one watch; pages read ``states``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carme_hub.domain.activity.idle import MOST_BEHIND, IdleState, IdleTail, decide, follow, minute_is_idle
-from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.activity.minutes import HOUR, Minute
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule, first_rule, rule_for
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person
@@ -96,7 +96,7 @@ class IdleWatch:
         self._tails: Mapping[str, tuple[IdleRule, IdleTail | None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()  # a click looks too, and nobody is warned twice
-        steps = EndSteps(hub.put_in_order, hub.cancel, hub.clock, lambda: hub.policy().zone)
+        steps = EndSteps(hub.put_in_order, hub.cancel, hub.clock, lambda: hub.policy().zone, self._still_due)
         self.ends = OrderlyEnds(events, steps, log)
         self._looked = self._watched_since = float("-inf")
 
@@ -170,12 +170,15 @@ class IdleWatch:
         for number, session in enumerate(tuple(self._hub.sessions()) if policy.idle else ()):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
-                continue
-            rule = rule_for(policy.idle, subject_of(session, self._hub.person), now, policy.zone)
+            rule = self._rule(session, policy, now)
             if rule is not None:
                 found[session.id] = session, rule
         return found
+
+    def _rule(self, session: Session, policy: Policy, now: float) -> IdleRule | None:
+        if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
+            return None
+        return rule_for(policy.idle, subject_of(session, self._hub.person), now, policy.zone)
 
     def _decide(
         self, session: Session, rule: IdleRule, tail: IdleTail | None, events: list[IdleEvent], now: float
@@ -207,6 +210,28 @@ class IdleWatch:
                 await self._store(IdleEvent(session.id, now, TOLD, about=about))
         elif state.state == "due":
             await self.ends.begin(session, rule, state, events)
+
+    async def _still_due(self, id: str, rule: IdleRule, key: float, answered: bool) -> bool:
+        """Return whether a session is due by what is known now, after its server was asked at ``key``.
+
+        Raises:
+            StoreError: the database fails; nothing was decided.
+        """
+        async with self._looking:
+            policy, now = self._hub.policy(), self._hub.clock()
+            session = next((each for each in self._hub.sessions() if each.id == id), None)
+            if session is None or self._rule(session, policy, now) != rule:
+                return False
+            found = await in_store_thread(self._activity.minutes, [id], now - rule.after - HOUR)
+            events = await in_store_thread(self._events.of, [id])
+            minutes = found.get(id, {}).get(session.node, ())
+            if answered:
+                minutes = tuple(_without_our_commands(minute, key) for minute in minutes)
+            tail = follow(None, minutes, rule)
+            # A server that does not answer may be busy: only what it did after the question says that it is idle.
+            if not answered and (tail is None or tail.until <= key):
+                return False
+            return self._decide(session, rule, tail, events.get(id, []), now).state.state == "due"
 
     async def _store(self, event: IdleEvent) -> None:
         await in_store_thread(self._events.add, event)
@@ -260,6 +285,12 @@ class IdleWatch:
             if because:
                 return state, because[-1]
         return "free", ""
+
+
+def _without_our_commands(minute: Minute, asked: float) -> Minute:
+    """Return a minute without CPUs if its server was being asked then: the commands before an end use some."""
+    ours = minute.cpu is not None and minute.at + minute.seconds > asked
+    return replace(minute, cpu=0.0) if ours else minute
 
 
 #: The bounds for sessions without a rule.

@@ -2,8 +2,9 @@
 
 State before action, and once: the event ``ending`` is stored before the server is asked, and its time is the key by
 which the server knows a question that comes again. So a hub that was killed in between asks again and nothing is done
-twice. After the answer it is looked again whether the session may be ended: its user may have said to be there, and the
-server says if something is at work now, which the reports cannot know yet.
+twice. The answer may take minutes, so after it everything is decided again: the server says if something is at work
+now, which the reports cannot know yet; the user may have said to be there; and what was reported meanwhile, or is not
+reported any more, is decided on as in a look. Where the session is not due any more it goes on, and looks go on too.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ class EndSteps:
     Attributes:
         put_in_order: asks the session's server, with a key; None where it does not answer. cancel: ends a session, with
             the reason that its user reads. zone: of the policy.
+        still_due: decides on a session again by what is known now. It is given the rule, the key, and whether the
+            server has answered.
     """
 
     put_in_order: Callable[[Session, str], Awaitable[Order | None]]
     cancel: Callable[[str, str], Awaitable[None]]
     clock: Callable[[], float]
     zone: Callable[[], str]
+    still_due: Callable[[str, IdleRule, float, bool], Awaitable[bool]]
 
 
 class OrderlyEnds:
@@ -97,6 +101,9 @@ class OrderlyEnds:
         newer = (await in_store_thread(self._events.of, [session.id])).get(session.id, [])
         if any(each.kind == HERE and each.at >= key for each in newer):
             self._log.info("Session %s of %s goes on: its user is there", session.id, session.user)
+            return
+        if not await self._hub.still_due(session.id, rule, key, order is not None):
+            self._log.info("Session %s of %s goes on: it is not due by what is known now", session.id, session.user)
             return
         now = self._hub.clock()
         about: dict[str, Any] = {"action": rule.action.value, "since": state.since}

@@ -2,95 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from forged_idle import ID, RULE, START, Lab
 from sqlalchemy import text
 
 from carme_hub.activity.idle.order import Order
-from carme_hub.activity.idle_watch import IdleWatch, NoClicksLeft, NotIdle, Surroundings
-from carme_hub.domain.activity.minutes import GpuMinute, Minute
-from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.quotas.policy import parse_policy
-from carme_hub.domain.quotas.rules import Person
-from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.activity.idle_watch import NoClicksLeft, NotIdle
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.errors import StoreError
-from carme_hub.store.activity import ActivityStore, Report
-from carme_hub.store.engine import CarmeStore
 from carme_hub.store.idle import ENDED, ENDING, HERE, KEPT, TOLD, WARNED, IdleEvent, IdleStore
-
-ID = "5f0d8f0e-0000-4000-8000-000000000001"
-START = 1_800_000_000
-RULE = {"after": "30 min", "warn": ["10 min", "5 min"], "action": "stop", "still_here": 1}
-
-
-class Lab:
-    """A session that is idle from the start on, unless the test says otherwise; the test moves the clock."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.activity, self.events = ActivityStore(engine, "lab"), IdleStore(engine, "lab")
-        self.now, self.reported = float(START), START
-        self.policy: dict[str, Any] = {"idle": [RULE]}
-        self.companions, self.cancelled = 0, []  # type: ignore[var-annotated]
-        self.asked: list[str] = []
-        self.order: Order | None = Order(kernels=1)
-        self.on_order = lambda: None
-        request = Request("a100", "base", Gpus("a100", 1), account="physics")
-        self.session = Session(
-            ID, "lab", "alice", "", request, SessionState.RUNNING, float(START), node="n1", started=float(START)
-        )
-        self.watch = self.new_watch()
-
-    def new_watch(self) -> IdleWatch:
-        """Return the watch of a hub that has just started."""
-        hub = Surroundings(
-            policy=lambda: parse_policy(self.policy),
-            sessions=lambda: [self.session] if ID not in dict(self.cancelled) else [],
-            companions=lambda _id: self.companions,
-            person=lambda user: Person(user, frozenset({"course"}), frozenset()),
-            cancel=self._cancel,
-            put_in_order=self._put_in_order,
-            clock=lambda: self.now,
-        )
-        return IdleWatch(self.activity, self.events, hub, logging.getLogger("test"))
-
-    async def _cancel(self, id: str, reason: str) -> None:
-        self.cancelled.append((id, reason))
-
-    async def _put_in_order(self, _session: Session, key: str) -> Order | None:
-        self.asked.append(key)
-        self.on_order()
-        return self.order
-
-    async def run(self, minutes: int, **changes: Any) -> None:
-        """Let so many minutes pass, with a report and a look in each."""
-        for _ in range(minutes):
-            self.now += 60
-            quiet = Minute(self.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
-            self.activity.record([Report(ID, "n1", (replace(quiet, **changes),))])
-            self.reported += 60
-            await self.watch.look()
-            await self.watch.ends.wait()
-
-    def kinds(self) -> list[tuple[str, int]]:
-        return [(event.kind, round((event.at - START) / 60)) for event in self.events.of([ID]).get(ID, [])]
-
-    @property
-    def state(self) -> str:
-        return self.watch.states[ID].state.state
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    engine = CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()
-    yield Lab(engine)
-    engine.dispose()
 
 
 async def test_an_idle_session_is_warned_twice_and_then_ended_with_the_reason(lab: Lab) -> None:
@@ -128,9 +51,7 @@ async def test_where_something_is_not_known_nothing_happens(lab: Lab, unknown: d
 
 async def test_a_hub_that_was_away_warns_first_and_gives_the_time_that_it_promises(lab: Lab) -> None:
     for _ in range(300):
-        quiet = Minute(lab.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
-        lab.activity.record([Report(ID, "n1", (quiet,))])
-        lab.reported += 60
+        lab.report()
     lab.now = float(lab.reported)
     lab.watch = lab.new_watch()
     await lab.watch.look()
