@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,9 @@ class OrderlyEnds:
     async def begin(self, session: Session, rule: IdleRule, state: IdleState, events: Sequence[IdleEvent]) -> None:
         """Begin the end of a session, unless it has begun.
 
+        Args:
+            events: of the session, as stored, by which it was decided that it is due.
+
         Raises:
             StoreError: the database fails; nothing was begun.
         """
@@ -73,7 +76,8 @@ class OrderlyEnds:
         if not key or any(each.at >= key for each in events if each.kind in (HERE, KEPT)):
             key = now
             await self._store(IdleEvent(session.id, now, ENDING))
-        task = asyncio.create_task(self._end(session, rule, state, key), name=f"carme-idle-end-{session.id}")
+        seen = frozenset(each.id for each in events)
+        task = asyncio.create_task(self._end(session, rule, state, key, seen), name=f"carme-idle-end-{session.id}")
         self._tasks[session.id] = task
         task.add_done_callback(lambda done: self._done(session, done))
 
@@ -92,14 +96,18 @@ class OrderlyEnds:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.warning("Session %s of %s is not ended yet: %s", session.id, session.user, error)
 
-    async def _end(self, session: Session, rule: IdleRule, state: IdleState, key: float) -> None:
+    async def _end(
+        self, session: Session, rule: IdleRule, state: IdleState, key: float, seen: Collection[int]
+    ) -> None:
+        """End a session that is due by the events with the numbers ``seen``."""
         order = await self._hub.put_in_order(session, f"{session.id[:8]}-{key:.3f}")
         if order is not None and order.at_work:
             self._log.info("Session %s of %s goes on: %s at work", session.id, session.user, order.at_work)
             await self._store(IdleEvent(session.id, self._hub.clock(), KEPT, about={"because": order.at_work}))
             return
         newer = (await in_store_thread(self._events.of, [session.id])).get(session.id, [])
-        if any(each.kind == HERE and each.at >= key for each in newer):
+        # By number, not by time: a click may have been stored after the events were read and before the key was made.
+        if any(each.kind == HERE and each.id not in seen for each in newer):
             self._log.info("Session %s of %s goes on: its user is there", session.id, session.user)
             return
         if not await self._hub.still_due(session.id, rule, key, order is not None):
