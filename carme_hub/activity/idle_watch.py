@@ -2,7 +2,7 @@
 
 State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
 (``idle.ending``), which decides again before it does so. A look that cannot read the database decides nothing. After a
-break (the hub was away or hung) nothing is ended before its user has had the time of the last warning to say something.
+break (the hub was away or hung, or the database was) nothing is ended before its user has had the time of the last warning to say something.
 The hub runs one watch; pages read ``states``.
 """
 
@@ -31,7 +31,7 @@ from .idle.trial import subject_of
 
 #: Seconds between two looks, and the age of the oldest minute that a later look reads.
 INTERVAL, RECENT = 60.0, 900.0
-#: Seconds without a look that are a break: for so long no page was answered either.
+#: Seconds without a look that are a break: for so long no page was answered either, and no click stored.
 BREAK = 5 * INTERVAL
 #: Sessions that are looked at in one step of the event loop.
 AT_ONCE = 20
@@ -133,10 +133,10 @@ class IdleWatch:
         policy, now = self._hub.policy(), self._hub.clock()
         if now - self._looked > BREAK:
             self._watched_since = now
-        self._looked = now
         rules = await self._rules(policy, now)
         if not rules:
             self.states = {}
+            self._looked = now
             return
         tails = await self._follow(rules, now)
         events = await in_store_thread(self._events.of, list(rules))
@@ -145,6 +145,7 @@ class IdleWatch:
             states[id] = self._decide(session, rule, tails.get(id), events.get(id, []), now)
             await self._act(session, states[id], events.get(id, []), now)
         self.states = states
+        self._looked = now  # a look that failed is none: clicks failed as well
 
     async def _follow(self, rules: Mapping[str, tuple[Session, IdleRule]], now: float) -> Mapping[str, IdleTail | None]:
         """Return what is known of sessions; of one that was looked at before, only the newest minutes are read."""

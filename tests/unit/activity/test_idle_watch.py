@@ -92,6 +92,21 @@ async def test_a_hub_that_hung_gives_the_time_of_the_last_warning_too(lab: Lab) 
     assert len(lab.cancelled) == 1
 
 
+async def test_a_database_that_was_away_is_a_break_too(lab: Lab) -> None:
+    await lab.run(29)
+    with lab.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE idle_event RENAME TO away"))
+    for _ in range(6):
+        with pytest.raises(StoreError):
+            await lab.run(1)
+    with lab.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE away RENAME TO idle_event"))
+    await lab.run(5)
+    assert lab.cancelled == [], "nobody could say to be there"
+    await lab.run(2)
+    assert len(lab.cancelled) == 1
+
+
 async def _nothing() -> None:
     pass
 
