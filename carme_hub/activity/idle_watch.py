@@ -2,8 +2,8 @@
 
 State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
 (``idle.ending``), which decides again before it does so. A look that cannot read the database decides nothing. After a
-break (the hub was away or hung, or the database was) nothing is ended before its user has had the time of the last warning to say something.
-The hub runs one watch; pages read ``states``.
+break (the hub was away or hung, or the database was) nothing is ended before its user has had the time of the last
+warning to say something. The hub runs one watch; pages read ``states``.
 """
 
 from __future__ import annotations

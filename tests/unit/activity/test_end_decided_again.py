@@ -1,4 +1,4 @@
-"""After a session's server was asked it is decided again: minutes have passed, and more is known. The watch is forged."""
+"""After a session's server was asked it is decided again: minutes have passed, and more is known. The hub is forged."""
 
 from __future__ import annotations
 
