@@ -5,6 +5,9 @@ which the server knows a question that comes again. So a hub that was killed in 
 twice. The answer may take minutes, so after it everything is decided again: the server says if something is at work
 now, which the reports cannot know yet; the user may have said to be there; and what was reported meanwhile, or is not
 reported any more, is decided on as in a look. Where the session is not due any more it goes on, and looks go on too.
+
+The event ``ended`` has the reason with which the session is cancelled. Only a session that has this reason was ended
+as idle: its user, or the end of its time, may have been faster.
 """
 
 from __future__ import annotations
@@ -113,12 +116,23 @@ class OrderlyEnds:
         if not await self._hub.still_due(session.id, rule, key, order is not None):
             self._log.info("Session %s of %s goes on: it is not due by what is known now", session.id, session.user)
             return
+        reason = await self._ended(session, rule, state, order, newer)
+        self._log.info("Session %s of %s is ended: idle since %.0f", session.id, session.user, state.since)
+        await self._hub.cancel(session.id, reason)
+
+    async def _ended(
+        self, session: Session, rule: IdleRule, state: IdleState, order: Order | None, events: Sequence[IdleEvent]
+    ) -> str:
+        """Store that a session is ended, unless a hub that was killed before it did so has, and return the reason."""
+        before = [each for each in events if each.kind == ENDED and each.at >= state.since]
+        if before and before[-1].reason:
+            return before[-1].reason
         now = self._hub.clock()
-        about: dict[str, Any] = {"action": rule.action.value, "since": state.since}
+        reason = ended_because(rule, state, order, now, self._hub.zone())
+        about: dict[str, Any] = {"action": rule.action.value, "since": state.since, "reason": reason}
         about |= {"profile": rule.restart_profile} if rule.restart_profile else {}
         await self._store(IdleEvent(session.id, now, ENDED, about=about))
-        self._log.info("Session %s of %s is ended: idle since %.0f", session.id, session.user, state.since)
-        await self._hub.cancel(session.id, ended_because(rule, state, order, now, self._hub.zone()))
+        return reason
 
     async def _store(self, event: IdleEvent) -> None:
         await in_store_thread(self._events.add, event)

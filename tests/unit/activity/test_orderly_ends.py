@@ -64,3 +64,21 @@ async def test_a_click_on_which_the_look_has_decided_does_not_count_again(ends: 
     await ends.end(*ends.stored())
     assert len(ends.cancelled) == 1
     assert ends.stored()[-1].kind == ENDED
+
+
+async def test_a_hub_that_is_killed_before_the_stop_leaves_one_end_for_the_next(ends: Ends) -> None:
+    ends.fails = True
+    await ends.end()
+    assert [event.kind for event in ends.stored()] == [ENDING, ENDED]
+    ends.fails = False
+    ends.lab.now += 360
+    await ends.end(*ends.stored())
+    assert [event.kind for event in ends.stored()] == [ENDING, ENDED]
+    assert ends.cancelled == [(ID, ends.stored()[-1].reason)], "the reason is that of the event, word for word"
+
+
+async def test_an_end_of_an_earlier_idle_time_is_not_this_one(ends: Ends) -> None:
+    ends.lab.events.add(IdleEvent(ID, START - 60.0, ENDED, about={"reason": "It was idle then."}))
+    await ends.end(*ends.stored())
+    assert [event.kind for event in ends.stored()] == [ENDED, ENDING, ENDED]
+    assert "30 min" in ends.cancelled[0][1]
