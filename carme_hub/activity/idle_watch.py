@@ -160,7 +160,7 @@ class IdleWatch:
         minutes = await in_store_thread(self._activity.minutes, others, now - longest - HOUR) if others else {}
         minutes |= await in_store_thread(self._activity.minutes, list(known), now - RECENT) if known else {}
         self._tails = {
-            id: (rule, follow(known.get(id), minutes.get(id, {}).get(session.node, ()), rule))
+            id: (rule, _followed(known.get(id), minutes.get(id, {}).get(session.node, ()), rule, session))
             for id, (session, rule) in rules.items()
         }
         return {id: tail for id, (_, tail) in self._tails.items()}
@@ -228,7 +228,7 @@ class IdleWatch:
             minutes = found.get(id, {}).get(session.node, ())
             if answered:
                 minutes = tuple(_without_our_commands(minute, key) for minute in minutes)
-            tail = follow(None, minutes, rule)
+            tail = _followed(None, minutes, rule, session)
             # A server that does not answer may be busy: only what it did after the question says that it is idle.
             if not answered and (tail is None or tail.until <= key):
                 return False
@@ -280,12 +280,16 @@ class IdleWatch:
         minutes = found.get(session.id, {}).get(session.node, ())
         if not minutes or now - minutes[-1].at - minutes[-1].seconds > MOST_BEHIND:
             return "unknown", "it reports nothing"
-        states = [minute_is_idle(minute, _USUAL) for minute in minutes]
+        states = [minute_is_idle(minute, _USUAL, has_gpus=subject.has_gpus) for minute in minutes]
         for state, is_idle in (("busy", False), ("unknown", None)):
             because = [why for idle, why in states if idle is is_idle]
             if because:
                 return state, because[-1]
         return "free", ""
+
+
+def _followed(tail: IdleTail | None, minutes: Iterable[Minute], rule: IdleRule, session: Session) -> IdleTail | None:
+    return follow(tail, minutes, rule, has_gpus=bool(session.request.gpus))
 
 
 def _without_our_commands(minute: Minute, asked: float) -> Minute:

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from carme_hub.activity.idle.order import Order
 from carme_hub.activity.idle_watch import NoClicksLeft, NotIdle
+from carme_hub.domain.activity.minutes import GpuMinute
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.errors import StoreError
 from carme_hub.store.idle import ENDED, ENDING, HERE, KEPT, TOLD, WARNED, IdleEvent, IdleStore
@@ -43,7 +44,17 @@ async def test_work_begins_the_time_anew_and_earlier_warnings_do_not_count(lab: 
     assert lab.kinds() == [(WARNED, 20), (WARNED, 43)]
 
 
-@pytest.mark.parametrize("unknown", [{"kernels": None}, {"terminals": None}, {"runs": None}, {"cpu": None}])
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"kernels": None},
+        {"terminals": None},
+        {"runs": None},
+        {"cpu": None},
+        {"gpus": ()},
+        {"gpus": (GpuMinute(memory=4000),)},
+    ],
+)
 async def test_where_something_is_not_known_nothing_happens(lab: Lab, unknown: dict[str, Any]) -> None:
     await lab.run(60, **unknown)
     assert (lab.state, lab.kinds(), lab.cancelled) == ("unknown", [], [])
