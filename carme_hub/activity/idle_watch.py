@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from carme_hub.domain.activity.idle import MOST_BEHIND, IdleState, IdleTail, decide, follow, minute_is_idle
@@ -29,7 +29,7 @@ from .idle.ending import EndSteps, OrderlyEnds
 from .idle.order import Order
 from .idle.trial import subject_of
 
-#: Seconds between two looks, and the age of the oldest minute that a later look reads.
+#: Seconds between two looks, and the age of the oldest minute that a later look reads of a session that reports.
 INTERVAL, RECENT = 60.0, 900.0
 #: Seconds without a look that are a break: for so long no page was answered either, and no click stored.
 BREAK = 5 * INTERVAL
@@ -148,22 +148,36 @@ class IdleWatch:
         self._looked = now  # a look that failed is none: clicks failed as well
 
     async def _follow(self, rules: Mapping[str, tuple[Session, IdleRule]], now: float) -> Mapping[str, IdleTail | None]:
-        """Return what is known of sessions; of one that was looked at before, only the newest minutes are read."""
+        """Return what is known of sessions; of one that was looked at before, only newer minutes are read."""
         known = {
             id: tail
             for id, (rule, tail) in self._tails.items()
-            if id in rules and rules[id][1] == rule and tail is not None and tail.until > now - RECENT
+            if id in rules and rules[id][1] == rule and tail is not None
         }
-        others = [id for id in rules if id not in known]
-        longest = max(rule.after for _, rule in rules.values())
+        recent = [id for id, tail in known.items() if tail.until > now - RECENT]
         # Idle time before the last warning counts too, so that a warning is not given twice.
-        minutes = await in_store_thread(self._activity.minutes, others, now - longest - HOUR) if others else {}
-        minutes |= await in_store_thread(self._activity.minutes, list(known), now - RECENT) if known else {}
+        first = now - max(rule.after for _, rule in rules.values()) - HOUR
+        minutes = await self._minutes([id for id in rules if id not in known], first)
+        minutes |= await self._minutes(recent, now - RECENT)
+        if back := await self._reporting_again(rules, {id: known[id] for id in known.keys() - set(recent)}):
+            minutes |= await self._minutes(back, max(first, min(known[id].until for id in back)))
         self._tails = {
             id: (rule, _followed(known.get(id), minutes.get(id, {}).get(session.node, ()), rule, session))
             for id, (session, rule) in rules.items()
         }
         return {id: tail for id, (_, tail) in self._tails.items()}
+
+    async def _minutes(self, ids: Sequence[str], since: float) -> dict[str, dict[str, tuple[Minute, ...]]]:
+        return await in_store_thread(self._activity.minutes, ids, since) if ids else {}
+
+    async def _reporting_again(
+        self, rules: Mapping[str, tuple[Session, IdleRule]], silent: Mapping[str, IdleTail]
+    ) -> list[str]:
+        """Return those of the sessions without recent minutes that have newer ones than are known, without these."""
+        if not silent:
+            return []
+        until = await in_store_thread(self._activity.newest, list(silent))
+        return [id for id, tail in silent.items() if until.get((id, rules[id][0].node), 0) > tail.until]
 
     async def _rules(self, policy: Policy, now: float) -> dict[str, tuple[Session, IdleRule]]:
         """Return the sessions for which a rule is in force; other tasks run in between."""

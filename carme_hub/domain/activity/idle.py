@@ -1,9 +1,9 @@
 """Whether a session is idle, when it is warned, and when its time is over. Pure.
 
 A session is idle in a minute if everything that is known of it says so: no kernel busy, no program in the foreground
-of a terminal, no run, CPUs below a bound, and each of its GPUs below a bound. What is not known is never idle: a session
-whose server says nothing of its kernels, whose GPUs have no utilisation (a MIG device, a GPU that the driver has lost), or
-that reports nothing, is left alone.
+of a terminal, no run, CPUs below a bound, and each of its GPUs below a bound. What is not known is never idle: a
+session whose server says nothing of its kernels, of whose GPUs one has no utilisation (a MIG device, a GPU that the
+driver has lost), or that reports nothing, is left alone.
 
     tail = follow(None, minutes, rule)
     found = decide(rule, tail, clicks=(), warned=(), companions=0, now=now)

@@ -258,3 +258,30 @@ async def test_events_are_of_one_cluster_and_in_order(lab: Lab) -> None:
         lab.events.add(event)
     assert lab.events.of([ID]) == {ID: [IdleEvent(ID, 1.0, WARNED, 600), IdleEvent(ID, 2.0, HERE)]}
     assert IdleStore(lab.engine, "elsewhere").of([ID, "two"]) == {}
+
+
+async def test_minutes_of_a_session_that_reports_no_more_are_not_read_again_until_it_does(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[list[str], float]] = []
+    minutes = lab.activity.minutes
+
+    def counted(ids: list[str], since: float) -> Any:
+        read.append((ids, since))
+        return minutes(ids, since)
+
+    monkeypatch.setattr(lab.activity, "minutes", counted)
+    await lab.run(5)
+    for _ in range(16):
+        lab.now += 60
+        await lab.watch.look()
+    read.clear()
+    for _ in range(4):
+        lab.now += 60
+        await lab.watch.look()
+    assert (read, lab.state) == ([], "unknown")
+    for _ in range(20):
+        lab.report()
+    await lab.run(1)
+    assert read == [([ID], START + 300.0)]
+    assert lab.watch.states[ID].state.since == START, "what comes late counts as if it had come in time"
