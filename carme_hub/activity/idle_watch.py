@@ -1,9 +1,9 @@
 """Watches for idle sessions: decides by the policy's rules once a minute, stores warnings, and ends what is due.
 
 State before action: a warning is stored before anybody is told, and a session's end before it is cancelled
-(``idle.ending``). A look that cannot read the database decides nothing. After a break (the hub was away or hung)
-nothing is ended before its user has had the time of the last warning to say something. The hub runs one watch; pages
-read ``states``.
+(``idle.ending``), which decides again before it does so. A look that cannot read the database decides nothing. After a
+break (the hub was away or hung, or the database was) nothing is ended before its user has had the time of the last
+warning to say something. The hub runs one watch; pages read ``states``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from carme_hub.domain.activity.idle import MOST_BEHIND, IdleState, IdleTail, decide, follow, minute_is_idle
-from carme_hub.domain.activity.minutes import HOUR
+from carme_hub.domain.activity.minutes import HOUR, Minute
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule, first_rule, rule_for
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person
@@ -29,9 +29,9 @@ from .idle.ending import EndSteps, OrderlyEnds
 from .idle.order import Order
 from .idle.trial import subject_of
 
-#: Seconds between two looks, and the age of the oldest minute that a later look reads.
+#: Seconds between two looks, and the age of the oldest minute that a later look reads of a session that reports.
 INTERVAL, RECENT = 60.0, 900.0
-#: Seconds without a look that are a break: for so long no page was answered either.
+#: Seconds without a look that are a break: for so long no page was answered either, and no click stored.
 BREAK = 5 * INTERVAL
 #: Sessions that are looked at in one step of the event loop.
 AT_ONCE = 20
@@ -96,7 +96,7 @@ class IdleWatch:
         self._tails: Mapping[str, tuple[IdleRule, IdleTail | None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()  # a click looks too, and nobody is warned twice
-        steps = EndSteps(hub.put_in_order, hub.cancel, hub.clock, lambda: hub.policy().zone)
+        steps = EndSteps(hub.put_in_order, hub.cancel, hub.clock, lambda: hub.policy().zone, self._still_due)
         self.ends = OrderlyEnds(events, steps, log)
         self._looked = self._watched_since = float("-inf")
 
@@ -133,10 +133,10 @@ class IdleWatch:
         policy, now = self._hub.policy(), self._hub.clock()
         if now - self._looked > BREAK:
             self._watched_since = now
-        self._looked = now
         rules = await self._rules(policy, now)
         if not rules:
             self.states = {}
+            self._looked = now
             return
         tails = await self._follow(rules, now)
         events = await in_store_thread(self._events.of, list(rules))
@@ -145,24 +145,39 @@ class IdleWatch:
             states[id] = self._decide(session, rule, tails.get(id), events.get(id, []), now)
             await self._act(session, states[id], events.get(id, []), now)
         self.states = states
+        self._looked = now  # a look that failed is none: clicks failed as well
 
     async def _follow(self, rules: Mapping[str, tuple[Session, IdleRule]], now: float) -> Mapping[str, IdleTail | None]:
-        """Return what is known of sessions; of one that was looked at before, only the newest minutes are read."""
+        """Return what is known of sessions; of one that was looked at before, only newer minutes are read."""
         known = {
             id: tail
             for id, (rule, tail) in self._tails.items()
-            if id in rules and rules[id][1] == rule and tail is not None and tail.until > now - RECENT
+            if id in rules and rules[id][1] == rule and tail is not None
         }
-        others = [id for id in rules if id not in known]
-        longest = max(rule.after for _, rule in rules.values())
+        recent = [id for id, tail in known.items() if tail.until > now - RECENT]
         # Idle time before the last warning counts too, so that a warning is not given twice.
-        minutes = await in_store_thread(self._activity.minutes, others, now - longest - HOUR) if others else {}
-        minutes |= await in_store_thread(self._activity.minutes, list(known), now - RECENT) if known else {}
+        first = now - max(rule.after for _, rule in rules.values()) - HOUR
+        minutes = await self._minutes([id for id in rules if id not in known], first)
+        minutes |= await self._minutes(recent, now - RECENT)
+        if back := await self._reporting_again(rules, {id: known[id] for id in known.keys() - set(recent)}):
+            minutes |= await self._minutes(back, max(first, min(known[id].until for id in back)))
         self._tails = {
-            id: (rule, follow(known.get(id), minutes.get(id, {}).get(session.node, ()), rule))
+            id: (rule, _followed(known.get(id), minutes.get(id, {}).get(session.node, ()), rule, session))
             for id, (session, rule) in rules.items()
         }
         return {id: tail for id, (_, tail) in self._tails.items()}
+
+    async def _minutes(self, ids: Sequence[str], since: float) -> dict[str, dict[str, tuple[Minute, ...]]]:
+        return await in_store_thread(self._activity.minutes, ids, since) if ids else {}
+
+    async def _reporting_again(
+        self, rules: Mapping[str, tuple[Session, IdleRule]], silent: Mapping[str, IdleTail]
+    ) -> list[str]:
+        """Return those of the sessions without recent minutes that have newer ones than are known, without these."""
+        if not silent:
+            return []
+        until = await in_store_thread(self._activity.newest, list(silent))
+        return [id for id, tail in silent.items() if until.get((id, rules[id][0].node), 0) > tail.until]
 
     async def _rules(self, policy: Policy, now: float) -> dict[str, tuple[Session, IdleRule]]:
         """Return the sessions for which a rule is in force; other tasks run in between."""
@@ -170,12 +185,15 @@ class IdleWatch:
         for number, session in enumerate(tuple(self._hub.sessions()) if policy.idle else ()):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
-                continue
-            rule = rule_for(policy.idle, subject_of(session, self._hub.person), now, policy.zone)
+            rule = self._rule(session, policy, now)
             if rule is not None:
                 found[session.id] = session, rule
         return found
+
+    def _rule(self, session: Session, policy: Policy, now: float) -> IdleRule | None:
+        if session.parent or session.is_ending or session.state is not SessionState.RUNNING:
+            return None
+        return rule_for(policy.idle, subject_of(session, self._hub.person), now, policy.zone)
 
     def _decide(
         self, session: Session, rule: IdleRule, tail: IdleTail | None, events: list[IdleEvent], now: float
@@ -207,6 +225,28 @@ class IdleWatch:
                 await self._store(IdleEvent(session.id, now, TOLD, about=about))
         elif state.state == "due":
             await self.ends.begin(session, rule, state, events)
+
+    async def _still_due(self, id: str, rule: IdleRule, key: float, answered: bool) -> bool:
+        """Return whether a session is due by what is known now, after its server was asked at ``key``.
+
+        Raises:
+            StoreError: the database fails; nothing was decided.
+        """
+        async with self._looking:
+            policy, now = self._hub.policy(), self._hub.clock()
+            session = next((each for each in self._hub.sessions() if each.id == id), None)
+            if session is None or self._rule(session, policy, now) != rule:
+                return False
+            found = await in_store_thread(self._activity.minutes, [id], now - rule.after - HOUR)
+            events = await in_store_thread(self._events.of, [id])
+            minutes = found.get(id, {}).get(session.node, ())
+            if answered:
+                minutes = tuple(_without_our_commands(minute, key) for minute in minutes)
+            tail = _followed(None, minutes, rule, session)
+            # A server that does not answer may be busy: only what it did after the question says that it is idle.
+            if not answered and (tail is None or tail.until <= key):
+                return False
+            return self._decide(session, rule, tail, events.get(id, []), now).state.state == "due"
 
     async def _store(self, event: IdleEvent) -> None:
         await in_store_thread(self._events.add, event)
@@ -254,12 +294,22 @@ class IdleWatch:
         minutes = found.get(session.id, {}).get(session.node, ())
         if not minutes or now - minutes[-1].at - minutes[-1].seconds > MOST_BEHIND:
             return "unknown", "it reports nothing"
-        states = [minute_is_idle(minute, _USUAL) for minute in minutes]
+        states = [minute_is_idle(minute, _USUAL, has_gpus=subject.has_gpus) for minute in minutes]
         for state, is_idle in (("busy", False), ("unknown", None)):
             because = [why for idle, why in states if idle is is_idle]
             if because:
                 return state, because[-1]
         return "free", ""
+
+
+def _followed(tail: IdleTail | None, minutes: Iterable[Minute], rule: IdleRule, session: Session) -> IdleTail | None:
+    return follow(tail, minutes, rule, has_gpus=bool(session.request.gpus))
+
+
+def _without_our_commands(minute: Minute, asked: float) -> Minute:
+    """Return a minute without CPUs if its server was being asked then: the commands before an end use some."""
+    ours = minute.cpu is not None and minute.at + minute.seconds > asked
+    return replace(minute, cpu=0.0) if ours else minute
 
 
 #: The bounds for sessions without a rule.

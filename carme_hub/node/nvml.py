@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "libnvidia-ml.so.1"
 MIB = 1 << 20
-#: nvmlReturn_t: success; the answer has more rows than there was room for.
-SUCCESS, TOO_SMALL = 0, 7
+#: nvmlReturn_t: success; there is nothing that fits; the answer has more rows than there was room for.
+SUCCESS, NOT_FOUND, TOO_SMALL = 0, 6, 7
 #: Bits of nvmlClocksEventReasons that make a GPU slower than its load asks for.
 THROTTLES = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
 UNCORRECTED, VOLATILE, XID = 1, 0, 0x8
@@ -193,15 +193,19 @@ class Device:
         return int(rates.gpu) if found else None
 
     def utilisation_by(self, pids: "Iterable[int]") -> "Optional[int]":
-        """Return the percent of the GPU's multiprocessors that these processes used since the last question."""
+        """Return the percent of the GPU's multiprocessors that these processes used since the last question.
+
+        0 only where the driver says so, or that no process has used it since then.
+        """
         count, ask = ctypes.c_uint(0), "nvmlDeviceGetProcessUtilization"
         status = self._driver.call(ask, self._handle, None, ctypes.byref(count), self._rated_at)
         if status not in (SUCCESS, TOO_SMALL):
-            return None
+            return 0 if status == NOT_FOUND else None
         rows = (_ProcessRate * max(1, min(count.value, MOST_PROCESSES)))()
         count = ctypes.c_uint(len(rows))
-        if self._driver.call(ask, self._handle, rows, ctypes.byref(count), self._rated_at) != SUCCESS:
-            return 0  # no process has used it since then
+        status = self._driver.call(ask, self._handle, rows, ctypes.byref(count), self._rated_at)
+        if status != SUCCESS:
+            return 0 if status == NOT_FOUND else None
         last, own = {}, set(pids)  # type: Dict[int, int], Any
         for row in rows[: count.value]:
             self._rated_at = ctypes.c_ulonglong(max(self._rated_at.value, row.at))

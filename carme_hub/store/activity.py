@@ -148,6 +148,12 @@ class ActivityStore:
         """Return what sessions used in all, a row for each node."""
         return [use for some in chunks(sessions) for use in self._uses(select(jobs).where(jobs.c.session.in_(some)))]
 
+    def newest(self, sessions: Collection[str]) -> dict[tuple[str, str], int]:
+        """Return the end of the last minute of sessions, by session and node; without those that have none."""
+        ends = select(jobs.c.session, jobs.c.node, jobs.c.at)
+        rows = [row for some in chunks(sessions) for row in self._read(ends.where(jobs.c.session.in_(some)))]
+        return {(row.session, row.node): int(row.at) for row in rows}
+
     def reporting_since(self, since: float) -> list[JobUse]:
         """Return what the sessions used whose last minute ended after a time."""
         return self._uses(select(jobs).where(jobs.c.cluster == self._cluster, jobs.c.at >= since))

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import StoreError
 
 from .engine import READ_ONLY, chunks
@@ -23,8 +24,8 @@ class IdleEvent:
     """One event of a session.
 
     Attributes:
-        seconds: before its end, of a warning. about: of an end: ``action``, ``profile`` to start it again with, and
-            ``since`` when it was idle. id: given by the database.
+        seconds: before its end, of a warning. about: of an end: ``action``, ``profile`` to start it again with,
+            ``since`` when it was idle, and ``reason`` with which it is ended. id: given by the database.
     """
 
     session: str
@@ -33,6 +34,15 @@ class IdleEvent:
     seconds: int = 0
     about: Mapping[str, Any] = field(default_factory=dict)
     id: int = field(default=0, compare=False)
+
+    @property
+    def reason(self) -> str:
+        """The reason with which a session is ended; "" for another event."""
+        return str(self.about.get("reason") or "")
+
+    def has_ended(self, session: Session) -> bool:
+        """Whether it is this end by which a session ends: its user, or the end of its time, may have been faster."""
+        return self.kind == ENDED and self.reason == (session.end_reason or session.cancel_reason)
 
 
 class IdleStore:

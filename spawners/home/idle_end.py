@@ -8,9 +8,9 @@ from typing import Any
 
 from carme_hub.domain.ledger.entries import Entry, Kind
 from carme_hub.domain.quotas.idle.rules import Action
-from carme_hub.domain.sessions.session import Request
+from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.domain.wording import gpu_hours
-from carme_hub.store.idle import ENDED, IdleEvent, IdleStore
+from carme_hub.store.idle import IdleEvent, IdleStore
 from carme_hub.store.threads import in_store_thread
 
 
@@ -50,7 +50,7 @@ def refund_of(entries: Iterable[Entry]) -> str:
 
 
 async def idle_end_notes(
-    events: IdleStore | None, ledger: Any, cluster: str, ids: Collection[str], *, virtual: bool = False
+    events: IdleStore | None, ledger: Any, cluster: str, ended: Collection[Session], *, virtual: bool = False
 ) -> dict[str, IdleEndNote]:
     """Return the notes on those of the sessions that were ended because they were idle.
 
@@ -60,10 +60,11 @@ async def idle_end_notes(
     Raises:
         StoreError: the database fails.
     """
-    if events is None or not ids:
+    if events is None or not ended:
         return {}
-    found = await in_store_thread(events.of, ids)
-    ends = {id: event for id, some in found.items() for event in some if event.kind == ENDED}
+    rows = {session.id: session for session in ended}
+    found = await in_store_thread(events.of, list(rows))
+    ends = {id: event for id, some in found.items() for event in some if event.has_ended(rows[id])}
     if not ends:
         return {}
     entries = await in_store_thread(_entries, ledger, cluster, list(ends)) if ledger is not None else {}

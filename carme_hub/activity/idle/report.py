@@ -31,8 +31,9 @@ def idle_report(
         StoreError: the database fails.
     """
     found = events.between(since, until)
-    ended = {event.session: event.at for event in found if event.kind == ENDED}
-    rows = {session.id: session for session in sessions.get_all(ended)}
+    stored = [event for event in found if event.kind == ENDED]
+    rows = {session.id: session for session in sessions.get_all({event.session for event in stored})}
+    ended = {each.session: each.at for each in stored if each.session in rows and each.has_ended(rows[each.session])}
     users = {session.user for session in rows.values()}
     later = [
         each
@@ -40,7 +41,7 @@ def idle_report(
         if each.user in users and not each.parent
     ]
     by_user = {user: [each for each in later if each.user == user] for user in users}
-    ends = [idle_end(rows[id], at, by_user[rows[id].user]) for id, at in ended.items() if id in rows]
+    ends = [idle_end(rows[id], at, by_user[rows[id].user]) for id, at in ended.items()]
     warned: dict[str, list[float]] = {}
     for event in found:
         if event.kind == WARNED:

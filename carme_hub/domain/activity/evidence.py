@@ -2,7 +2,7 @@
 
 Minutes themselves are kept for days; a policy is tried on a month. The three bytes are what ``idle.minute_is_idle``
 looks at, in whole percent, without its parts: whether anything was at work and whether that is known, the CPUs (254 %
-at most), and the busiest GPU whose use is known.
+at most), the busiest GPU whose use is known, and whether there was one whose use is not.
 
     text = pack(minutes, hour)
     unpack(text, hour)    # minutes that are idle by a rule where the packed ones were
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from .minutes import HOUR, MINUTE, GpuMinute, Minute
 
 #: Bits of the first byte; a minute without ``_REPORTED`` was not measured.
-_REPORTED, _AT_WORK, _NOT_SAID = 1, 2, 4
+_REPORTED, _AT_WORK, _NOT_SAID, _GPU_UNKNOWN = 1, 2, 4, 8
 _UNKNOWN, _MOST = 255, 254
 _SIZE = 3
 _BYTES = HOUR // MINUTE * _SIZE
@@ -37,6 +37,7 @@ def pack(minutes: Iterable[Minute], hour: int) -> str:
 def _packed(minute: Minute) -> bytes:
     work = (minute.kernels, minute.terminals, minute.runs)
     said = _AT_WORK if any(work) else _NOT_SAID if None in work else 0
+    said |= _GPU_UNKNOWN if any(gpu.utilisation is None for gpu in minute.gpus) else 0
     busiest = max((gpu.utilisation for gpu in minute.gpus if gpu.utilisation is not None), default=None)
     return bytes((_REPORTED | said, _percent(minute.cpu), _percent(busiest)))
 
@@ -58,5 +59,6 @@ def unpack(text: str | None, hour: int) -> list[Minute]:
 def _unpacked(row: bytes, at: int) -> Minute:
     work = 1 if row[0] & _AT_WORK else None if row[0] & _NOT_SAID else 0
     gpus = () if row[2] == _UNKNOWN else (GpuMinute(utilisation=float(row[2])),)
+    gpus = (*gpus, GpuMinute()) if row[0] & _GPU_UNKNOWN else gpus
     cpu = None if row[1] == _UNKNOWN else float(row[1])
     return Minute(at, MINUTE, cpu=cpu, gpus=gpus, kernels=work, terminals=0, runs=0)

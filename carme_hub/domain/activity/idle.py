@@ -1,8 +1,9 @@
 """Whether a session is idle, when it is warned, and when its time is over. Pure.
 
 A session is idle in a minute if everything that is known of it says so: no kernel busy, no program in the foreground
-of a terminal, no run, CPUs below a bound, and GPUs below a bound where their use is known. What is not known is never
-idle: a session whose server says nothing of its kernels, or that reports nothing, is left alone.
+of a terminal, no run, CPUs below a bound, and each of its GPUs below a bound. What is not known is never idle: a
+session whose server says nothing of its kernels, of whose GPUs one has no utilisation (a MIG device, a GPU that the
+driver has lost), or that reports nothing, is left alone.
 
     tail = follow(None, minutes, rule)
     found = decide(rule, tail, clicks=(), warned=(), companions=0, now=now)
@@ -44,8 +45,8 @@ class IdleState:
     because: str = ""
 
 
-def minute_is_idle(minute: Minute, rule: IdleRule) -> tuple[bool | None, str]:
-    """Return whether a minute was idle, None if that is not known, and why not."""
+def minute_is_idle(minute: Minute, rule: IdleRule, *, has_gpus: bool = True) -> tuple[bool | None, str]:
+    """Return whether a minute was idle, None if that is not known, and why not. ``has_gpus``: of its session."""
     for number, what in ((minute.kernels, "kernel"), (minute.terminals, "terminal"), (minute.runs, "run")):
         if number:
             return False, f"{number} {what}{'' if number == 1 else 's'} {'was' if number == 1 else 'were'} at work"
@@ -58,6 +59,8 @@ def minute_is_idle(minute: Minute, rule: IdleRule) -> tuple[bool | None, str]:
         return None, "its server says nothing of its kernels and terminals"
     if minute.cpu is None:
         return None, "the use of its CPUs is not known"
+    if has_gpus and (not minute.gpus or any(gpu.utilisation is None for gpu in minute.gpus)):
+        return None, "the use of its GPUs is not known"
     return True, ""
 
 
@@ -76,16 +79,18 @@ class IdleTail:
     known: bool = True
 
 
-def follow(tail: IdleTail | None, minutes: Iterable[Minute], rule: IdleRule) -> IdleTail | None:
+def follow(
+    tail: IdleTail | None, minutes: Iterable[Minute], rule: IdleRule, *, has_gpus: bool = True
+) -> IdleTail | None:
     """Return the tail after further minutes; those before its end are left out. None = nothing is known yet.
 
     Args:
-        minutes: of the session's own node, in order.
+        minutes: of the session's own node, in order. has_gpus: whether the session has some.
     """
     for minute in minutes:
         if tail is not None and minute.at < tail.until - MINUTE / 2:
             continue
-        idle, because = minute_is_idle(minute, rule)
+        idle, because = minute_is_idle(minute, rule, has_gpus=has_gpus)
         # Nothing is known of the time between two reports that do not meet.
         meets = tail is not None and minute.at - tail.until < MINUTE
         since = tail.since if tail is not None and meets and tail.since else float(minute.at)

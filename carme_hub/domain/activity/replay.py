@@ -75,7 +75,7 @@ def replay(
         if due is not None:
             continue
         tails = [
-            follow(tail, (minute,), each) if each.action is not Action.NONE else None
+            follow(tail, (minute,), each, has_gpus=subject.has_gpus) if each.action is not Action.NONE else None
             for tail, each in zip(tails, fitting, strict=True)
         ]
         now = minute.at + minute.seconds + KNOWN_AFTER
@@ -92,15 +92,15 @@ def replay(
             warned.append((now, state.warning))
         elif state.state == "due":
             due = Outcome(rule.action, state.since, now)
-    return _counted(due or Outcome(), counted, rule or _ANY, ended)
+    states = [(each, minute_is_idle(each, rule or _ANY, has_gpus=subject.has_gpus)[0]) for each in counted]
+    return _counted(due or Outcome(), states, ended)
 
 
 _ANY = IdleRule(Action.STOP)
 
 
-def _counted(due: Outcome, minutes: Sequence[Minute], rule: IdleRule, ended: float) -> Outcome:
-    """Return an outcome with its sums."""
-    states = [(minute, minute_is_idle(minute, rule)[0]) for minute in minutes]
+def _counted(due: Outcome, states: Sequence[tuple[Minute, bool | None]], ended: float) -> Outcome:
+    """Return an outcome with its sums, of minutes and whether each was idle."""
     after = [minute for minute, idle in states if idle is False and due.at and minute.at + MINUTE > due.at]
     back = float(max(after[0].at, due.at)) if after else 0.0
     return Outcome(

@@ -12,7 +12,8 @@ this order, each bounded in time:
 5. Of each notebook with a kernel it is looked up when it was saved last. A server cannot save what is only in a
    browser: JupyterLab saves all documents itself when the last warning comes, and once more before the end.
 
-A question that comes again with the same key is answered with the same answer, and does nothing twice.
+A question that comes again with the same key is answered with the same answer, and does nothing twice; but where
+something has begun to work since then, the answer says so.
 """
 
 from __future__ import annotations
@@ -84,12 +85,17 @@ class OrderlyEnd:
             ``seconds``. ``notebooks``: of each ``name`` and ``saved`` (UTC epoch seconds), those saved first at first.
         """
         task = self._tasks.get(key)
+        is_over = task is not None and task.done()
         if task is None:
             self._tasks.clear()  # one end at a time; that of another key is over
             task = self._tasks[key] = asyncio.create_task(self._end(unless_at_work))
         found = await asyncio.shield(task)
-        if "at_work" in found:
-            self._tasks.pop(key, None)
+        if is_over and unless_at_work and "at_work" not in found:
+            # The first answer is old, as after a hub that was killed: somebody may have begun to work since then.
+            at_work = self._at_work(await asyncio.to_thread(self._parts.runs))
+            found = {"at_work": at_work} if at_work else found
+        if "at_work" in found and self._tasks.get(key) is task:
+            del self._tasks[key]
         return found
 
     async def _end(self, unless_at_work: bool) -> dict[str, Any]:

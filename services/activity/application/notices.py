@@ -2,7 +2,8 @@
 
 The hub stores what happens to idle sessions (``carme_hub.activity.idle_watch``); this looks for what is new and sends
 it by the channels of all notices: mail, webhook, further ones. A notice is stored before it is sent, with the event's
-number, so neither a restart of the hub nor one of this service sends it twice.
+number, so neither a restart of the hub nor one of this service sends it twice. An end is told of a session that has the
+end's own reason, and once.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class IdleNotices(Notifier):
         text = notice_text(event, session, now, self._zone())
         if not text:
             return None
-        about = f"idle/{self._store.cluster}/{event.session}/{event.id}"
+        # A session ends once, whatever hub has stored it: a hub that was killed in between may have done so as well.
+        number = "ended" if event.kind == ENDED else event.id
+        about = f"idle/{self._store.cluster}/{event.session}/{number}"
         level = {WARNED: "warning", ENDED: "danger"}.get(event.kind, "info")
         return DueNotice(SentNotice(about, session.user, level, text, event.at), link=f"{HUB}{_HOME}")
 
@@ -117,7 +120,7 @@ def notice_text(event: IdleEvent, session: Session, now: float, zone: str) -> st
         )
     if event.kind == TOLD:
         return f"{idle} Nothing happens to it, but its GPUs are held: stop it if you do not need it."
-    return f"{which} was stopped. {_end_reason(session)}" if event.kind == ENDED else ""
+    return f"{which} was stopped. {event.reason}" if event.has_ended(session) else ""
 
 
 def _end_reason(session: Session) -> str:

@@ -59,8 +59,8 @@ class SessionLookup(NoticeLookup[SessionNews]):
             uses = await in_store_thread(hub.activity_store.jobs, [*open_ids, *(each.id for each in ended)])
             minutes = await in_store_thread(hub.activity_store.minutes, open_ids, now - HOUR)
             ledger = hub.admission.ledger.context if hub.admission is not None else None
-            parts = hub.idle_events, ledger, hub.registry.cluster, [each.id for each in ended]
-            notes = await idle_end_notes(*parts, virtual=bool(getattr(user.spawner, "virtual", False)))
+            parts = hub.idle_events, ledger, hub.registry.cluster
+            notes = await idle_end_notes(*parts, ended, virtual=bool(getattr(user.spawner, "virtual", False)))
             found = by_session(uses)
             finished = await with_new(hub, user.name, ended, found, now, self.ended.known(user.name).ids)
             return SessionNews(StoredUse(True, found, minutes, runs, notes), ended, finished=finished)

@@ -55,7 +55,8 @@ def idle_watch(
     hub = Surroundings(
         policy=policy,
         sessions=registry.open_sessions,
-        companions=lambda id: len(registry.companions_of(id)),
+        # A batch job is none: it was submitted by the session, and goes on without it.
+        companions=lambda id: sum(not each.request.batch for each in registry.companions_of(id)),
         person=People(hub_db).person,
         cancel=cancel,
         put_in_order=lambda session, key: put_in_order(spawner(session.id), session, key, log),

@@ -2,95 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from forged_idle import ID, RULE, START, Lab
 from sqlalchemy import text
 
 from carme_hub.activity.idle.order import Order
-from carme_hub.activity.idle_watch import IdleWatch, NoClicksLeft, NotIdle, Surroundings
-from carme_hub.domain.activity.minutes import GpuMinute, Minute
-from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.quotas.policy import parse_policy
-from carme_hub.domain.quotas.rules import Person
-from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.activity.idle_watch import NoClicksLeft, NotIdle
+from carme_hub.domain.activity.minutes import GpuMinute
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.errors import StoreError
-from carme_hub.store.activity import ActivityStore, Report
-from carme_hub.store.engine import CarmeStore
 from carme_hub.store.idle import ENDED, ENDING, HERE, KEPT, TOLD, WARNED, IdleEvent, IdleStore
-
-ID = "5f0d8f0e-0000-4000-8000-000000000001"
-START = 1_800_000_000
-RULE = {"after": "30 min", "warn": ["10 min", "5 min"], "action": "stop", "still_here": 1}
-
-
-class Lab:
-    """A session that is idle from the start on, unless the test says otherwise; the test moves the clock."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.activity, self.events = ActivityStore(engine, "lab"), IdleStore(engine, "lab")
-        self.now, self.reported = float(START), START
-        self.policy: dict[str, Any] = {"idle": [RULE]}
-        self.companions, self.cancelled = 0, []  # type: ignore[var-annotated]
-        self.asked: list[str] = []
-        self.order: Order | None = Order(kernels=1)
-        self.on_order = lambda: None
-        request = Request("a100", "base", Gpus("a100", 1), account="physics")
-        self.session = Session(
-            ID, "lab", "alice", "", request, SessionState.RUNNING, float(START), node="n1", started=float(START)
-        )
-        self.watch = self.new_watch()
-
-    def new_watch(self) -> IdleWatch:
-        """Return the watch of a hub that has just started."""
-        hub = Surroundings(
-            policy=lambda: parse_policy(self.policy),
-            sessions=lambda: [self.session] if ID not in dict(self.cancelled) else [],
-            companions=lambda _id: self.companions,
-            person=lambda user: Person(user, frozenset({"course"}), frozenset()),
-            cancel=self._cancel,
-            put_in_order=self._put_in_order,
-            clock=lambda: self.now,
-        )
-        return IdleWatch(self.activity, self.events, hub, logging.getLogger("test"))
-
-    async def _cancel(self, id: str, reason: str) -> None:
-        self.cancelled.append((id, reason))
-
-    async def _put_in_order(self, _session: Session, key: str) -> Order | None:
-        self.asked.append(key)
-        self.on_order()
-        return self.order
-
-    async def run(self, minutes: int, **changes: Any) -> None:
-        """Let so many minutes pass, with a report and a look in each."""
-        for _ in range(minutes):
-            self.now += 60
-            quiet = Minute(self.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
-            self.activity.record([Report(ID, "n1", (replace(quiet, **changes),))])
-            self.reported += 60
-            await self.watch.look()
-            await self.watch.ends.wait()
-
-    def kinds(self) -> list[tuple[str, int]]:
-        return [(event.kind, round((event.at - START) / 60)) for event in self.events.of([ID]).get(ID, [])]
-
-    @property
-    def state(self) -> str:
-        return self.watch.states[ID].state.state
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    engine = CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()
-    yield Lab(engine)
-    engine.dispose()
 
 
 async def test_an_idle_session_is_warned_twice_and_then_ended_with_the_reason(lab: Lab) -> None:
@@ -120,7 +44,17 @@ async def test_work_begins_the_time_anew_and_earlier_warnings_do_not_count(lab: 
     assert lab.kinds() == [(WARNED, 20), (WARNED, 43)]
 
 
-@pytest.mark.parametrize("unknown", [{"kernels": None}, {"terminals": None}, {"runs": None}, {"cpu": None}])
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"kernels": None},
+        {"terminals": None},
+        {"runs": None},
+        {"cpu": None},
+        {"gpus": ()},
+        {"gpus": (GpuMinute(memory=4000),)},
+    ],
+)
 async def test_where_something_is_not_known_nothing_happens(lab: Lab, unknown: dict[str, Any]) -> None:
     await lab.run(60, **unknown)
     assert (lab.state, lab.kinds(), lab.cancelled) == ("unknown", [], [])
@@ -128,9 +62,7 @@ async def test_where_something_is_not_known_nothing_happens(lab: Lab, unknown: d
 
 async def test_a_hub_that_was_away_warns_first_and_gives_the_time_that_it_promises(lab: Lab) -> None:
     for _ in range(300):
-        quiet = Minute(lab.reported, 60, 1.0, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
-        lab.activity.record([Report(ID, "n1", (quiet,))])
-        lab.reported += 60
+        lab.report()
     lab.now = float(lab.reported)
     lab.watch = lab.new_watch()
     await lab.watch.look()
@@ -167,6 +99,21 @@ async def test_a_hub_that_hung_gives_the_time_of_the_last_warning_too(lab: Lab) 
     lab.watch.look = look  # type: ignore[method-assign]
     await lab.run(5)
     assert lab.cancelled == []
+    await lab.run(2)
+    assert len(lab.cancelled) == 1
+
+
+async def test_a_database_that_was_away_is_a_break_too(lab: Lab) -> None:
+    await lab.run(29)
+    with lab.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE idle_event RENAME TO away"))
+    for _ in range(6):
+        with pytest.raises(StoreError):
+            await lab.run(1)
+    with lab.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE away RENAME TO idle_event"))
+    await lab.run(5)
+    assert lab.cancelled == [], "nobody could say to be there"
     await lab.run(2)
     assert len(lab.cancelled) == 1
 
@@ -311,3 +258,30 @@ async def test_events_are_of_one_cluster_and_in_order(lab: Lab) -> None:
         lab.events.add(event)
     assert lab.events.of([ID]) == {ID: [IdleEvent(ID, 1.0, WARNED, 600), IdleEvent(ID, 2.0, HERE)]}
     assert IdleStore(lab.engine, "elsewhere").of([ID, "two"]) == {}
+
+
+async def test_minutes_of_a_session_that_reports_no_more_are_not_read_again_until_it_does(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[list[str], float]] = []
+    minutes = lab.activity.minutes
+
+    def counted(ids: list[str], since: float) -> Any:
+        read.append((ids, since))
+        return minutes(ids, since)
+
+    monkeypatch.setattr(lab.activity, "minutes", counted)
+    await lab.run(5)
+    for _ in range(16):
+        lab.now += 60
+        await lab.watch.look()
+    read.clear()
+    for _ in range(4):
+        lab.now += 60
+        await lab.watch.look()
+    assert (read, lab.state) == ([], "unknown")
+    for _ in range(20):
+        lab.report()
+    await lab.run(1)
+    assert read == [([ID], START + 300.0)]
+    assert lab.watch.states[ID].state.since == START, "what comes late counts as if it had come in time"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from rig.forged_nvml import ForgedNVML
 
+from carme_hub.node.nvml import NOT_FOUND, SUCCESS, TOO_SMALL, Device
+
 TWO = """
 0 uuid GPU-aaaa
 0 name NVIDIA H200
@@ -39,6 +41,8 @@ MIG = """
 2 used 100
 2 total 16384
 """
+#: NVML_ERROR_GPU_IS_LOST.
+LOST = 15
 #: As carme-report loads the program.
 LOAD = "import json\nfrom carme_hub.node.nvml import Driver\ndriver = Driver()\n"
 
@@ -101,7 +105,37 @@ def test_on_a_shared_gpu_only_the_jobs_own_processes_count(forged: ForgedNVML) -
     assert (found["utilisation"], found["memory"], found["processes"]) == (40, 10, {"4713": 10})
     assert found["power"] is None, "the power is everybody's"
     assert said(forged, "driver.device('GPU-bbbb').sample([1])")["utilisation"] == 0
+    assert said(forged, "driver.device('GPU-aaaa').sample([1])")["utilisation"] == 0, "nobody has used it"
     assert said(forged, "driver.device('GPU-aaaa').sample([4712])")["memory"] is None, "its memory is not known"
+
+
+class DriverThatAnswers:
+    """A driver that answers questions for the use of processes with these statuses, in order, and no others."""
+
+    def __init__(self, *statuses: int) -> None:
+        self._statuses = list(statuses)
+
+    def ask(self, *_question: Any) -> None:
+        return None
+
+    def call(self, *_question: Any) -> int:
+        return self._statuses.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "used"),
+    [
+        ((TOO_SMALL, NOT_FOUND), 0),
+        ((NOT_FOUND,), 0),
+        ((SUCCESS, SUCCESS), 0),
+        ((TOO_SMALL, TOO_SMALL), None),
+        ((TOO_SMALL, LOST), None),
+        ((LOST,), None),
+    ],
+)
+def test_a_shared_gpu_is_unused_only_where_the_driver_says_so(statuses: tuple[int, ...], used: int | None) -> None:
+    device = Device(DriverThatAnswers(*statuses), 1)  # type: ignore[arg-type]
+    assert device.utilisation_by([4711]) == used
 
 
 def test_a_critical_error_is_told_once(forged: ForgedNVML) -> None:

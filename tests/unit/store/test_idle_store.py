@@ -28,6 +28,15 @@ def test_events_come_back_as_they_were_stored(engine: Engine) -> None:
     assert IdleStore(engine, "elsewhere").between(0.0, 99.0) == []
 
 
+def test_the_end_of_the_last_minute_of_each_node_is_known_without_the_minutes(engine: Engine) -> None:
+    activity = ActivityStore(engine, "lab")
+    first, second = Minute(HOUR, 60), Minute(HOUR + 60, 50)
+    activity.record([Report(ID, "n1", (first, second)), Report(ID, "n2", (first,))])
+    activity.record([Report(ID, "n1", (Minute(HOUR - 60, 60),))])
+    activity.prune(HOUR + 9999.0, HOUR + 9999.0)
+    assert activity.newest([ID, "two"]) == {(ID, "n1"): HOUR + 110, (ID, "n2"): HOUR + 60}
+
+
 def test_what_says_whether_it_was_idle_outlives_the_minutes(engine: Engine) -> None:
     activity = ActivityStore(engine, "lab")
     quiet = Minute(HOUR, 60, cpu=3.7, memory=9, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)

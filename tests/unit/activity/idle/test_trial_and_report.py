@@ -100,6 +100,8 @@ def test_the_report_has_what_the_hub_has_done_by_month(lab: Lab) -> None:
     for kind, at in ((WARNED, 50), (WARNED, 55), (HERE, 56), (ENDED, 60)):
         lab.events.add(IdleEvent("one", START + 60.0 * at, kind))
     lab.events.add(IdleEvent("nobody knows", START + 60.0, ENDED))
+    lab.ran("stopped", "." * 60, user="bob", end_reason="Stopped by its user, who was faster.")
+    lab.events.add(IdleEvent("stopped", START + 3600.0, ENDED, about={"reason": "It was idle for 30 min."}))
     found = idle_report(lab.events, lab.sessions, "lab", "UTC", START - 1.0, START + 86400.0)
     [month] = found.months
     assert (month.month, month.ended, month.false_alarms, month.warned, month.kept) == ("2027-01", 1, 1, 1, 1)

@@ -29,13 +29,16 @@ minutes = st.builds(
 )
 
 
-@given(st.lists(minutes, unique_by=lambda minute: minute.at), st.integers(1, 100), st.integers(1, 100))
-def test_a_rule_decides_on_what_is_kept_as_on_the_minutes(some: list[Minute], gpu: int, cpu: int) -> None:
+@given(st.lists(minutes, unique_by=lambda minute: minute.at), st.integers(1, 100), st.integers(1, 100), st.booleans())
+def test_a_rule_decides_on_what_is_kept_as_on_the_minutes(
+    some: list[Minute], gpu: int, cpu: int, has_gpus: bool
+) -> None:
     rule = IdleRule(Action.STOP, gpu_below=gpu, cpu_below=cpu)
     some.sort(key=lambda minute: minute.at)
     kept = unpack(pack(some, HOUR), HOUR)
     assert [minute.at for minute in kept] == [minute.at for minute in some]
-    assert [minute_is_idle(minute, rule)[0] for minute in kept] == [minute_is_idle(each, rule)[0] for each in some]
+    first, then = ([minute_is_idle(each, rule, has_gpus=has_gpus)[0] for each in of] for of in (some, kept))
+    assert then == first
 
 
 def test_an_hour_takes_less_than_a_hundred_characters() -> None:

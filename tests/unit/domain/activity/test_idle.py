@@ -40,8 +40,11 @@ def quiet(minutes: int, now: float = NOW) -> list[Minute]:
         ({"runs": 1}, False, "1 run was at work"),
         ({"gpus": (IDLE_GPU, GpuMinute(utilisation=5.0))}, False, "GPU 1 was used at 5 %"),
         ({"cpu": 10.0}, False, "its CPUs were used at 10 %"),
-        # A MIG device has no utilisation: the rest decides.
-        ({"gpus": (GpuMinute(memory=4000),)}, True, ""),
+        # A MIG device has no utilisation, nor has a GPU that the driver has lost; without a driver there is no value.
+        ({"gpus": (GpuMinute(memory=4000),)}, None, "the use of its GPUs is not known"),
+        ({"gpus": (IDLE_GPU, GpuMinute())}, None, "the use of its GPUs is not known"),
+        ({"gpus": ()}, None, "the use of its GPUs is not known"),
+        ({"gpus": (GpuMinute(utilisation=5.0), GpuMinute())}, False, "GPU 0 was used at 5 %"),
         ({"kernels": None}, None, "its server says nothing of its kernels and terminals"),
         ({"terminals": None}, None, "its server says nothing of its kernels and terminals"),
         ({"runs": None}, None, "its server says nothing of its kernels and terminals"),
@@ -54,6 +57,14 @@ def test_a_minute_is_idle_only_if_everything_says_so(
     changes: dict[str, object], idle: bool | None, because: str
 ) -> None:
     assert minute_is_idle(minute(2, **changes), RULE) == (idle, because)
+
+
+def test_a_session_without_gpus_needs_no_use_of_them() -> None:
+    bare = [replace(each, gpus=()) for each in quiet(30)]
+    assert minute_is_idle(bare[0], RULE, has_gpus=False) == (True, "")
+    tail = follow(None, bare, RULE, has_gpus=False)
+    assert tail is not None
+    assert tail.since == bare[0].at
 
 
 def whole(minutes: list[Minute], now: float = NOW, **changes: object) -> IdleState:

@@ -64,6 +64,14 @@ def test_a_rule_counts_in_its_hours_and_warns_within_them() -> None:
     assert found.at >= START + 3600 + 600, "who was idle before has the time of the warning"
 
 
+def test_a_session_whose_gpus_say_nothing_is_left_alone_and_one_without_gpus_is_not() -> None:
+    bare = [replace(each, gpus=()) for each in line("." * 90)]
+    ended = START + 60.0 * 90
+    assert replay((RULE,), ALICE, bare, zone="UTC", ended=ended) == Outcome(minutes=90, unknown=90)
+    rule, without = replace(RULE, without_gpus=True), replace(ALICE, has_gpus=False)
+    assert replay((rule,), without, bare, zone="UTC", ended=ended).action is Action.STOP
+
+
 def test_a_session_with_companions_is_at_work() -> None:
     until = START + 60 * 60.0
     found = tried("." * 120, companions=[(START, until)])

@@ -83,13 +83,27 @@ async def test_a_warning_is_mailed_once_with_its_deadline_also_over_a_restart(la
     assert "/hub/home" in smtp.letters[0][1]
 
 
+REASON = "It was idle for 1 h. 1 kernel was interrupted."
+
+
 async def test_the_end_is_mailed_with_what_was_done(lab: Lab) -> None:
-    lab.add(ENDED)
+    lab.add(ENDED, reason=REASON)
     assert await lab.sent() == [], "its reason is stored a moment later"
-    lab.sessions.save(
-        lab.row.replace(cancel_wanted=NOW, cancel_reason="It was idle for 1 h. 1 kernel was interrupted.")
-    )
-    assert await lab.sent() == ["Your session “big” on n1 was stopped. It was idle for 1 h. 1 kernel was interrupted."]
+    lab.sessions.save(lab.row.replace(cancel_wanted=NOW, cancel_reason=REASON))
+    assert await lab.sent() == [f"Your session “big” on n1 was stopped. {REASON}"]
+
+
+async def test_an_end_that_two_hubs_have_stored_is_mailed_once(lab: Lab) -> None:
+    lab.sessions.save(lab.row.replace(cancel_wanted=NOW, cancel_reason=REASON))
+    lab.add(ENDED, reason=REASON)
+    lab.add(ENDED, reason=REASON, at=NOW + 60)
+    assert len(await lab.sent()) == 1
+
+
+async def test_a_session_that_its_user_stopped_first_has_no_mail_of_an_idle_end(lab: Lab) -> None:
+    lab.add(ENDED, reason=REASON)
+    lab.sessions.save(lab.row.replace(cancel_wanted=NOW, cancel_reason="Stopped by its user."))
+    assert await lab.sent() == []
 
 
 async def test_a_rule_that_only_tells_sends_one_mail(lab: Lab) -> None:

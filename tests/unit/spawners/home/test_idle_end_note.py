@@ -46,14 +46,18 @@ async def engine(tmp_path: Path) -> AsyncIterator[Any]:
 async def test_only_sessions_that_were_ended_as_idle_have_a_note(engine: Any) -> None:
     events, ledger = IdleStore(engine, "lab"), SimpleNamespace(store=LedgerStore(engine))
     events.add(IdleEvent("kept", NOW, WARNED, 300))
-    events.add(IdleEvent(ID, NOW, ENDED, about={"action": "release_gpus", "profile": "cpu"}))
+    idle = {"action": "release_gpus", "profile": "cpu", "reason": "It was idle for 1 h."}
+    for id in (ID, "stopped"):
+        events.add(IdleEvent(id, NOW, ENDED, about=idle))
+    row = session(id=ID, state=SessionState.ENDED, ended=NOW, end_reason="It was idle for 1 h.")
+    stopped = row.replace(id="stopped", end_reason="Stopped by its user, who was faster.")
     with ledger.store.transaction("lab") as writes:
         writes.append([entry(Kind.HOLD, -4)])
-    found = await idle_end_notes(events, ledger, "lab", [ID, "kept"], virtual=True)
+    found = await idle_end_notes(events, ledger, "lab", [row, row.replace(id="kept"), stopped], virtual=True)
     words = "What is held for the rest of its time is given back within a few minutes."
     assert found == {ID: IdleEndNote(words, without_gpus=True, profile="cpu")}
-    assert await idle_end_notes(events, None, "lab", [ID]) == {ID: IdleEndNote("", without_gpus=True, profile="cpu")}
-    assert await idle_end_notes(None, None, "lab", [ID]) == {}
+    assert await idle_end_notes(events, None, "lab", [row]) == {ID: IdleEndNote("", without_gpus=True, profile="cpu")}
+    assert await idle_end_notes(None, None, "lab", [row]) == {}
 
 
 def test_the_card_has_the_sentence_and_the_link_asks_for_no_gpus() -> None:

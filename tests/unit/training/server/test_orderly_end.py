@@ -132,6 +132,18 @@ async def test_the_same_question_is_answered_alike_and_does_nothing_twice(server
     assert (server.home / "times").read_text() == "x\nx\n"
 
 
+async def test_work_that_began_after_the_first_answer_is_said_when_the_question_comes_again(server: Server) -> None:
+    server.command("echo x >> times")
+    order = server.order()
+    assert "kernels" in await order.end("key", unless_at_work=True)
+    server.kernels[0]["execution_state"] = "busy"
+    assert await order.end("key", unless_at_work=True) == {"at_work": {"kernels": 1}}
+    assert "kernels" in await order.end("another", unless_at_work=False), "who asks to end it in any case does"
+    server.kernels[0]["execution_state"] = "idle"
+    assert "kernels" in await order.end("key", unless_at_work=True)
+    assert (server.home / "times").read_text() == "x\nx\nx\n", "its answer of then is no answer any more"
+
+
 async def test_a_contents_manager_that_fails_costs_only_the_names(server: Server) -> None:
     def fail() -> Any:
         raise OSError("the home is away")
