@@ -99,9 +99,7 @@ class OrderlyEnds:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.warning("Session %s of %s is not ended yet: %s", session.id, session.user, error)
 
-    async def _end(
-        self, session: Session, rule: IdleRule, state: IdleState, key: float, seen: Collection[int]
-    ) -> None:
+    async def _end(self, session: Session, rule: IdleRule, state: IdleState, key: float, seen: Collection[int]) -> None:
         """End a session that is due by the events with the numbers ``seen``."""
         order = await self._hub.put_in_order(session, f"{session.id[:8]}-{key:.3f}")
         if order is not None and order.at_work:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from forged_idle import ID, RULE, Lab
+from forged_idle import RULE, Lab
 
 from carme_hub.domain.activity.minutes import GpuMinute
 from carme_hub.store.idle import ENDING
