@@ -41,6 +41,12 @@ def test_a_rule_decides_on_what_is_kept_as_on_the_minutes(
     assert then == first
 
 
+def test_a_gpu_whose_use_is_not_known_is_kept_beside_one_that_is_idle() -> None:
+    minute = Minute(HOUR, 60, cpu=1.0, gpus=(GpuMinute(0.0), GpuMinute()), kernels=0, terminals=0, runs=0)
+    [kept] = unpack(pack([minute], HOUR), HOUR)
+    assert minute_is_idle(kept, IdleRule(Action.STOP))[0] is None
+
+
 def test_an_hour_takes_less_than_a_hundred_characters() -> None:
     quiet = Minute(HOUR, 60, cpu=1.2, gpus=(GpuMinute(0.0),), kernels=0, terminals=0, runs=0)
     assert len(pack([replace(quiet, at=HOUR + 60 * number) for number in range(60)], HOUR)) < 100
