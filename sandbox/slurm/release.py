@@ -20,7 +20,8 @@ from carme_hub.sandbox.build_lock import locked
 Progress = Callable[[str], None]
 
 #: Several slurmd on one machine, as Debian builds it: without this option only the first node has an address.
-_OPTIONS = ("--enable-multiple-slurmd", "--disable-debug", "-q")
+#: Without optimization it compiles in a part of the time; its daemons serve tests alone.
+_OPTIONS = ("--enable-multiple-slurmd", "--disable-debug", "-q", "CFLAGS=-O0 -g0")
 _APT_HELPER = "/usr/lib/apt/apt-helper"
 
 
