@@ -22,6 +22,7 @@ from carme_hub.activity.tokens import MailTokens, ReporterTokens
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.services.activity.app import ActivityService
+from carme_hub.services.activity.application.nodes import ReportingNodes
 from carme_hub.services.activity.application.sessions import KnownSessions
 from carme_hub.services.activity.scopes import READ, READ_ALL, UNUSED
 from carme_hub.sessions.associations import AssociationCache
@@ -120,6 +121,7 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
     service.sessions = KnownSessions(SessionStore(engine), "lab")
     service.store = ActivityStore(engine, "lab")
     service.recorder = Recorder(service.store, logging.getLogger("test"), collect=0.01)
+    service.nodes = ReportingNodes(service.store)
     service.finished_jobs = FinishedJobStore(engine, "lab")
     service.mail_tokens = MailTokens("key of the mails")
     slurm: Any = SlurmWithAccounts()

@@ -78,6 +78,7 @@ class Site(Part):
             coordinates=lambda user: ("physics",) if user == "olga" else (),
             accounts=lambda: ("chemistry", "physics"),
             accounts_of=lambda _user: ("physics",),
+            users_of=lambda _account: ("alice", "zoe"),
             refresh=self._refresh,
         )
         self.use = SimpleNamespace(ended_of_account=lambda *_: [], since=lambda _at: {})
