@@ -50,6 +50,12 @@ class Submissions:
         """
         if not hub.settings.submit_again:
             raise CannotSubmitAgain(_OFF)
+        try:
+            return await self._show(hub, user, target)
+        except SlurmRejected as error:
+            raise CannotSubmitAgain(error.message, reason="rejected") from error
+
+    async def _show(self, hub: HubContext, user: str, target: Target) -> Resubmission:
         job = await hub.own_jobs.details(user, target)
         number = target.number
         script = await hub.own_jobs.script(user, number) if job is not None else ""
@@ -72,7 +78,7 @@ class Submissions:
     async def _completed(self, hub: HubContext, user: str, target: Target, job: JobDetails) -> JobDetails:
         """Return what is known of a job with what squeue does not say of it."""
         if job.memory and not job.memory_per_cpu:
-            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(target.number))
+            job = replace(job, memory_per_cpu=await hub.own_jobs.memory_is_per_cpu(user, target.number))
         try:
             record = await hub.own_jobs.record(user, target)
         except SlurmError as error:

@@ -150,9 +150,14 @@ def _ran(seconds: float) -> str:
     return f"{seconds:.0f} seconds" if seconds < 120 else duration(round(seconds / 60))
 
 
-def as_json(job: EndedJob, *, virtual: bool = False) -> Mapping[str, object]:
-    """Return an ended job for programs, by accounting alone; times are UTC epoch seconds, ``null`` = not known."""
-    found = efficiency_of(job, virtual=virtual)
+def as_json(job: EndedJob, finished: Sequence[FinishedJob] = (), *, virtual: bool = False) -> Mapping[str, object]:
+    """Return an ended job for programs; times are UTC epoch seconds, ``null`` = not known.
+
+    Args:
+        finished: jobs of its user that the activity service has stored; what it says takes the place of accounting's.
+    """
+    found, advised = efficiency_of(job, virtual=virtual), advice_of(job, finished, virtual=virtual)
+    said = (advised.line, advised.suggestion) if advised else (found.sentence, found.suggestion) if found else ("", "")
     return {
         "job": job.key,
         "name": job.name,
@@ -166,6 +171,6 @@ def as_json(job: EndedJob, *, virtual: bool = False) -> Mapping[str, object]:
         "memory_mib": job.memory_mib,
         "cpus_used": found.cpus if found else None,
         "memory_used_mib": found.memory if found else None,
-        "used": found.sentence if found else "",
-        "suggestion": found.suggestion if found else "",
+        "used": said[0],
+        "suggestion": said[1],
     }

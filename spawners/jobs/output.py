@@ -9,12 +9,12 @@ its new lines every few seconds.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from carme_hub.domain.cluster.own_jobs.details import output_path
 from carme_hub.domain.cluster.own_jobs.ended import details_of
@@ -29,8 +29,8 @@ STREAMS = {"output": "Output", "error": "Error messages"}
 TAIL, NEW, DOWNLOAD, PIECE = 64 << 10, 256 << 10, 512 << 20, 8 << 20
 #: Lines of a search.
 MOST_LINES = 200
-#: Files that are read at the same time, for how long a place is kept, and how many.
-AT_ONCE, KEPT, MOST_PLACES = 8, 600.0, 1000
+#: Seconds for which a place is kept, and how many are.
+KEPT, MOST_PLACES = 600.0, 1000
 #: What terminals take for colours and cursor movements, ECMA-48.
 _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
@@ -85,7 +85,6 @@ class Outputs:
 
     def __init__(self) -> None:
         self._places: OrderedDict[tuple[str, Target, str], tuple[float, Place]] = OrderedDict()
-        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def place(self, hub: HubContext, user: str, target: Target, stream: str) -> Place:
         """Return where a stream of a user's job goes.
@@ -127,11 +126,7 @@ class Outputs:
         Raises:
             NoOutput: it cannot be read. SlurmError: the helper does not answer.
         """
-        async with self._slots:
-            try:
-                about, raw = await hub.own_jobs.file(user, {"path": place.path, "offset": offset, "length": length})
-            except FileNotRead as error:
-                raise NoOutput(why_not_read(error, place), reason=error.reason) from error
+        about, raw = await _read(hub, user, place, {"offset": offset, "length": length})
         begin = int(about["offset"])
         if begin and offset < 0:  # the first line is cut
             cut = raw.find(b"\n") + 1
@@ -142,11 +137,7 @@ class Outputs:
 
     async def find(self, hub: HubContext, user: str, place: Place, words: str) -> Found:
         """Return the last lines with some words, in any case."""
-        async with self._slots:
-            try:
-                about, _ = await hub.own_jobs.file(user, {"path": place.path, "find": words, "most": MOST_LINES})
-            except FileNotRead as error:
-                raise NoOutput(why_not_read(error, place), reason=error.reason) from error
+        about, _ = await _read(hub, user, place, {"find": words, "most": MOST_LINES})
         lines = [(int(line["at"]), plain(str(line["text"]))) for line in about["lines"]]
         return Found(lines, int(about["count"]), int(about["searched_from"]), int(about["size"]))
 
@@ -158,18 +149,20 @@ class Outputs:
         """
         offset, inode = 0, 0
         while offset < DOWNLOAD:
-            async with self._slots:
-                try:
-                    asked = {"path": place.path, "offset": offset, "length": PIECE}
-                    about, raw = await hub.own_jobs.file(user, asked)
-                except FileNotRead as error:
-                    raise NoOutput(why_not_read(error, place), reason=error.reason) from error
+            about, raw = await _read(hub, user, place, {"offset": offset, "length": PIECE})
             if inode and about["inode"] != inode:
                 raise NoOutput("The file was replaced meanwhile. Download it again.", reason="replaced")
             if not raw:
                 return
             inode, offset = int(about["inode"]), offset + len(raw)
             yield raw
+
+
+async def _read(hub: HubContext, user: str, place: Place, asked: Mapping[str, object]) -> tuple[dict[str, Any], bytes]:
+    try:
+        return await hub.own_jobs.file(user, {"path": place.path, **asked})
+    except FileNotRead as error:
+        raise NoOutput(why_not_read(error, place), reason=error.reason) from error
 
 
 def why_not_read(error: FileNotRead, place: Place) -> str:

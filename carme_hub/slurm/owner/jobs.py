@@ -17,18 +17,27 @@ from carme_hub.domain.cluster.own_jobs.details import JobDetails
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
 from carme_hub.domain.cluster.own_jobs.resubmission import Resubmission
 from carme_hub.domain.cluster.own_jobs.targets import Target, joined, overlap
-from carme_hub.errors import SlurmUnreachable
+from carme_hub.errors import SlurmRejected, SlurmUnreachable
 from carme_hub.slurm.cli.parse import separator
 from carme_hub.slurm.cli.queue_rows import Separators, queue_format, read_job
-from carme_hub.slurm.command import Commands
+from carme_hub.slurm.command import REPLACEMENT, Answer, Commands
 
 from . import accounting, details
+from .turns import Turns
 from .ways import Owner
 
 #: What scontrol and squeue say of a job that the controller does not know any more.
 _UNKNOWN = ("Invalid job id specified", "does not exist")
+#: What scontrol says of a job that has no script; older releases say that it is unknown.
+_NO_SCRIPT = ("Job script not specified",)
 #: An answer of sacct beyond so many bytes is parsed in a thread.
 _LONG = 1 << 17
+
+
+def _text(script: str) -> str:
+    if REPLACEMENT in script:
+        raise SlurmRejected("The script has characters that are not UTF-8. Use sbatch in a terminal.")
+    return script
 
 
 def _read_jobs(raw: bytes, cuts: Separators) -> list[Job]:
@@ -46,6 +55,7 @@ class OwnJobs:
     def __init__(self, commands: Commands, owner: Owner) -> None:
         self._commands = commands
         self._owner = owner
+        self._turns = Turns()
         self._fields: tuple[str, ...] = (*accounting.FIELDS, *accounting.OUTPUT_FIELDS)
 
     @property
@@ -67,11 +77,11 @@ class OwnJobs:
             SlurmRejected: nothing was done. SlurmUnreachable: it is not known whether something was done.
         """
         if act is Act.CANCEL:
-            answer = await self._owner.run(user, "scancel", str(target))
+            answer = await self._as_owner(user, "scancel", str(target))
         elif act is Act.LIMIT:
-            answer = await self._owner.run(user, "scontrol", "update", f"JobId={target}", f"TimeLimit={minutes}")
+            answer = await self._as_owner(user, "scontrol", "update", f"JobId={target}", f"TimeLimit={minutes}")
         else:
-            answer = await self._owner.run(user, "scontrol", act.value, str(target))
+            answer = await self._as_owner(user, "scontrol", act.value, str(target))
         # scontrol says on stdout what it refuses for single tasks of an array.
         return answer.message if answer.code != 0 or answer.reports_error else ""
 
@@ -83,7 +93,7 @@ class OwnJobs:
         cuts = Separators.of(separator())
         numbers = ",".join(map(str, arrays))
         words = ("--noheader", "--array", "--states=all", f"--jobs={numbers}", f"--Format={queue_format(cuts)}")
-        answer = await self._commands.query("squeue", *words, raw=True)
+        answer = await self._query(user, "squeue", *words, raw=True)
         if answer.code != 0 or answer.reports_error:
             if any(text in answer.err for text in _UNKNOWN):
                 return []
@@ -101,7 +111,7 @@ class OwnJobs:
         """
         cut = separator()
         words = ("--noheader", "--states=all", f"--jobs={target.number}", f"--Format={details.format_of(cut)}")
-        answer = await self._commands.query("squeue", *words)
+        answer = await self._query(user, "squeue", *words)
         if answer.code != 0 or answer.reports_error:
             if any(text in answer.err for text in _UNKNOWN):
                 return None
@@ -112,19 +122,25 @@ class OwnJobs:
             return first
         return replace(first, task=joined(job.task for job in found))
 
-    async def memory_is_per_cpu(self, number: int) -> bool:
-        """Return whether a job's memory was asked for per CPU, which squeue 22.05 does not tell apart."""
-        answer = await self._commands.query("scontrol", "show", "job", "--oneliner", str(number))
+    async def memory_is_per_cpu(self, user: str, number: int) -> bool:
+        """Return whether the memory of a user's job was asked for per CPU, which squeue 22.05 does not tell apart."""
+        answer = await self._query(user, "scontrol", "show", "job", "--oneliner", str(number))
         if answer.code != 0 and not any(text in answer.err for text in _UNKNOWN):
             raise SlurmUnreachable(f"scontrol: {answer.message}")
         # A name could contain the words: its user misleads nobody else.
         return answer.code == 0 and " MinMemoryCPU=" in answer.out
 
     async def script(self, user: str, number: int) -> str:
-        """Return the script of a job that the controller knows, "" if it has none."""
-        answer = await self._owner.run(user, "scontrol", "write", "batch_script", str(number), "-")
+        """Return the script of a job that the controller knows, "" if it has none (any more).
+
+        Raises:
+            SlurmRejected: the script is not text, so that it cannot be submitted as it is.
+        """
+        answer = await self._as_owner(user, "scontrol", "write", "batch_script", str(number), "-")
         if answer.code == 0 and answer.out.startswith("#!"):
-            return answer.out
+            return _text(answer.out)
+        if answer.code != 0 and not any(text in answer.err for text in (*_UNKNOWN, *_NO_SCRIPT)):
+            raise SlurmUnreachable(f"scontrol: {answer.message}")
         return ""
 
     async def ended(self, user: str, since: float, until: float = 0.0) -> tuple[EndedJob, ...]:
@@ -145,9 +161,11 @@ class OwnJobs:
 
     async def stored_script(self, user: str, number: int) -> str:
         """Return the script of a job as accounting has stored it, "" if it stores none (``job_script``)."""
-        answer = await self._commands.query("sacct", f"--user={user}", f"--jobs={number}", "--batch-script")
+        answer = await self._query(user, "sacct", f"--user={user}", f"--jobs={number}", "--batch-script")
+        if answer.code != 0 and "option" not in answer.err:  # an older release does not know the option
+            raise SlurmUnreachable(f"sacct: {answer.message}")
         at = answer.out.find("#!")
-        return answer.out[at:] if answer.code == 0 and at >= 0 and "\n----" in answer.out[:at] else ""
+        return _text(answer.out[at:]) if answer.code == 0 and at >= 0 and "\n----" in answer.out[:at] else ""
 
     async def submit(self, job: Resubmission) -> int:
         """Submit a script as its user, and return the job's number.
@@ -155,7 +173,8 @@ class OwnJobs:
         Raises:
             SlurmRejected: it is refused. SlurmUnreachable: the job may exist or not.
         """
-        return await self._owner.submit(job)
+        async with self._turns.of(job.user):
+            return await self._owner.submit(job)
 
     async def file(self, user: str, request: Mapping[str, object]) -> tuple[dict[str, Any], bytes]:
         """Return what is known of a user's file, and the bytes that were asked for (see ``carme-jobs``).
@@ -163,13 +182,23 @@ class OwnJobs:
         Raises:
             FileNotRead: it cannot be read, and why.
         """
-        return await self._owner.file(user, request)
+        async with self._turns.of(user):
+            return await self._owner.file(user, request)
+
+    async def _query(self, user: str, name: str, *words: str, raw: bool = False) -> Answer:
+        """Run one of Slurm's commands by the hub's own right, for a user."""
+        async with self._turns.of(user):
+            return await self._commands.query(name, *words, raw=raw)
+
+    async def _as_owner(self, user: str, name: str, *words: str) -> Answer:
+        async with self._turns.of(user):
+            return await self._owner.run(user, name, *words)
 
     async def _records(self, user: str, *which: str) -> tuple[EndedJob, ...]:
         cut = separator()
         words = ("--allusers", f"--user={user}", "--parsable", f"--delimiter={cut}", *which)
         fields = self._fields
-        answer = await self._commands.query("sacct", *words, f"--format={','.join(fields)}")
+        answer = await self._query(user, "sacct", *words, f"--format={','.join(fields)}")
         if answer.code != 0 and "Invalid field requested" in answer.err and fields != accounting.FIELDS:
             self._fields = accounting.FIELDS  # an older release
             return await self._records(user, *which)

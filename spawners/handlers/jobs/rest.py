@@ -7,6 +7,7 @@ which has none of the two.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -21,10 +22,12 @@ from carme_hub.domain.cluster.own_jobs.acts import Act
 from carme_hub.domain.cluster.own_jobs.targets import Target, target_of
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmError, SlurmRejected, StoreError
+from carme_hub.slurm.owner.turns import TooManyRequests
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.companions import idempotency_key
 from carme_hub.spawners.handlers.jobs.again import NOT_KNOWN, submissions
 from carme_hub.spawners.home.jobs import job_rows, sessions_by_job
+from carme_hub.spawners.hub.finished_jobs import finished_of
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.acts import SILENT, perform, targets_of
 from carme_hub.spawners.jobs.ended import DAYS, as_json
@@ -57,6 +60,9 @@ class JobsBase(APIHandler):
         except Refused as error:
             self.set_status(_STATUS.get(error.reason, 409))
             answer = {"error": error.reason, "message": error.message}
+        except TooManyRequests as error:
+            self.set_status(429)
+            answer = {"error": "too-many-requests", "message": error.message}
         except SlurmRejected as error:
             self.set_status(409)
             answer = {"error": "slurm-rejected", "message": error.message}
@@ -102,7 +108,12 @@ class EndedHandler(JobsBase):
         found = await hub.own_jobs.ended(user.name, time.time() - DAYS * 86400)
         ended = sorted((job for job in found if job.end), key=lambda job: job.end, reverse=True)[:1000]
         virtual = bool(getattr(user.spawner, "virtual", False))
-        return {"ended": [as_json(job, virtual=virtual) for job in ended]}
+        finished = await finished_of(user.name, time.time(), [job.id for job in ended])
+
+        def shown() -> list[Mapping[str, object]]:  # a thousand jobs, each with the jobs before it
+            return [as_json(job, finished, virtual=virtual) for job in ended]
+
+        return {"ended": await asyncio.to_thread(shown)}
 
 
 class ActsHandler(JobsBase):

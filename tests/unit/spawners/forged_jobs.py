@@ -132,7 +132,7 @@ class SlurmThatActs:
         self._ask("ended")
         return tuple(each for each in self.records if each.user == user)
 
-    async def memory_is_per_cpu(self, _number: int) -> bool:
+    async def memory_is_per_cpu(self, _user: str, _number: int) -> bool:
         return True
 
     async def script(self, user: str, number: int) -> str:

@@ -161,6 +161,11 @@ async def test_a_script_in_accounting(forged: ForgedSlurm, jobs: OwnJobs) -> Non
     assert await jobs.stored_script("alice", 7) == "#!/bin/sh\necho\n"
     forged.say("sacct", "Batch Script for 7\n" + "-" * 80 + "\nNONE\n")
     assert await jobs.stored_script("alice", 7) == ""
+    forged.say("sacct", err="sacct: unrecognized option '--batch-script'", code=1)
+    assert await jobs.stored_script("alice", 7) == "", "an older release stores none"
+    forged.say("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
+    with pytest.raises(SlurmUnreachable):
+        await jobs.stored_script("alice", 7)
 
 
 JOB = Resubmission(

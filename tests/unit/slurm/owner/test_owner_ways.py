@@ -78,6 +78,21 @@ async def test_direct_submits_and_reads_files(forged: ForgedSlurm, commands: Com
 
 
 @pytest.mark.usefixtures("ordinary")
+async def test_a_script_is_read_or_there_is_none_or_it_is_not_known(forged: ForgedSlurm, commands: Commands) -> None:
+    jobs = OwnJobs(commands, HelperOwner((), commands))
+    forged.say("scontrol", "#!/bin/sh\necho\n")
+    assert await jobs.script(ME, 9) == "#!/bin/sh\necho\n"
+    forged.say("scontrol", err="job script retrieval failed: Invalid job id specified", code=1)
+    assert await jobs.script(ME, 9) == ""
+    forged.say("scontrol", err="job script retrieval failed: Unable to contact slurm controller", code=1)
+    with pytest.raises(SlurmUnreachable):
+        await jobs.script(ME, 9)
+    forged.say("scontrol", before="printf '#!/bin/sh\\necho \\377\\n'")
+    with pytest.raises(SlurmRejected, match="not UTF-8"):
+        await jobs.script(ME, 9)
+
+
+@pytest.mark.usefixtures("ordinary")
 async def test_a_submission_that_slurm_refuses_is_told_apart_from_one_that_nobody_knows(
     forged: ForgedSlurm, commands: Commands
 ) -> None:

@@ -11,7 +11,7 @@ from test_cards import page, user
 from carme_hub.domain.activity.efficiency import Asked, Used
 from carme_hub.domain.activity.finished import FinishedJob
 from carme_hub.domain.cluster.own_jobs.ended import EndedJob
-from carme_hub.spawners.jobs.ended import MOST_ROWS, ended_row, ended_rows
+from carme_hub.spawners.jobs.ended import MOST_ROWS, as_json, ended_row, ended_rows
 
 NOW, DAY = 4000.0, 86_400
 ID = "5f0d8f0e-0000-4000-8000-000000000001"
@@ -105,3 +105,10 @@ def test_the_page_escapes_names_of_jobs() -> None:
     assert "<b>" not in text
     assert "<i>" not in text
     assert "carme-ended-jobs" not in shown([])
+
+
+def test_programs_read_the_advice_of_what_is_stored() -> None:
+    row, found = ended_row([RECORD], NOW, [stored()]), as_json(RECORD, [stored()])
+    assert (found["used"], found["suggestion"]) == (row.used, row.suggestion)
+    assert row.suggestion
+    assert as_json(RECORD)["suggestion"] != row.suggestion
