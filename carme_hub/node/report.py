@@ -47,7 +47,8 @@ SEND_SECONDS, LAST_SECONDS, MOST_MINUTES, MOST_WAITING = 3.0, 1.5, 60, 1440
 RESTS = (0, 1, 2, 4)
 #: Seconds of a job after which it sends what earlier sessions of its user have left.
 LEFTOVERS_AFTER = 120.0
-LARGEST_LEFTOVER = 1 << 20
+#: Minutes in one file, and the bytes of it that are read: a minute of 16 GPUs takes 3 KB.
+MOST_KEPT, LARGEST_LEFTOVER = 240, 1 << 20
 #: Variables of a job that has a part of a GPU (shards, MPS): what the driver says of the whole GPU is everybody's.
 SHARED_GPUS = ("SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 UNKNOWN_32, UNKNOWN_16, UNKNOWN_8 = (1 << 32) - 1, (1 << 16) - 1, (1 << 8) - 1
@@ -201,11 +202,14 @@ class Reporter:
         self._close_minute()
         self._rest = 0
         self._send_waiting(LAST_SECONDS)
-        if self.waiting:
+        folder, name = self._unsent
+        for number, first in enumerate(range(0, len(self.waiting), MOST_KEPT), 1):
+            part = self.waiting[first : first + MOST_KEPT]
+            file = name if number == 1 else name.replace(".json", f"~{number}.json")
             try:
-                replace(*self._unsent, {"address": self._address(), "body": self._body(self.waiting)})
+                replace(folder, file, {"address": self._address(), "body": self._body(part)})
             except OSError as error:
-                self._say("folder", f"{len(self.waiting)} minutes of usage are lost: {error.strerror}")
+                self._say("folder", f"{len(part)} minutes of usage are lost: {error.strerror}")
 
     def _close_minute(self) -> None:
         if self._minute is not None:

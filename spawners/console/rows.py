@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from carme_hub.domain.activity.minutes import Total
@@ -229,9 +230,10 @@ def page_of(rows: Sequence[T], wanted: Wanted, size: int = PAGE) -> Page[T]:
     found = [row for row in rows if _fits(row, wanted)]
     name = wanted.sort.removeprefix("-") or "id"
     key = _key(name)
-    known = [row for row in found if key(row) is not None]
-    known.sort(key=key, reverse=wanted.sort.startswith("-"))
-    found = [*known, *(row for row in found if key(row) is None)]
+    keyed = [(key(row), row) for row in found]
+    known = [each for each in keyed if each[0] is not None]
+    known.sort(key=itemgetter(0), reverse=wanted.sort.startswith("-"))
+    found = [*(row for _, row in known), *(row for place, row in keyed if place is None)]
     pages = max(1, -(-len(found) // size))
     number = min(max(1, wanted.page), pages)
     return Page(found[(number - 1) * size : number * size], number, pages, len(found), len(rows))

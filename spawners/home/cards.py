@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
+from types import MappingProxyType
 from typing import Any
 
 from carme_hub.domain.activity.finished import FinishedJob
@@ -301,11 +302,13 @@ def ended_cards(
     *,
     virtual: bool,
     finished: Sequence[FinishedJob] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> list[EndedCard]:
     """Return cards of sessions that have ended, the newest first.
 
     Args:
-        finished: jobs of their user that have ended; advice looks at several.
+        finished: jobs of their user that have ended; advice looks at several. names: of servers that have one for
+            people.
     """
     found = []
     for session in sorted(sessions, key=lambda each: each.ended, reverse=True):
@@ -316,7 +319,7 @@ def ended_cards(
         said = advice_of_session(session, stored.uses.get(session.id, ()), finished, virtual=virtual)
         found.append(
             EndedCard(
-                title=_title(session.server_name),
+                title=names.get(session.server_name) or _title(session.server_name),
                 when=clock(session.ended, now),
                 ran=duration(rounded(seconds)) if seconds else "",
                 reason=session.end_reason + refund,

@@ -44,6 +44,8 @@ class WeeklyMail:
     ) -> None:
         self._settings, self._store, self._tokens = settings, store, tokens
         self._log, self._clock = log, clock
+        #: The week whose mails this process has sent, all of them.
+        self._sent = 0
 
     @property
     def problem(self) -> str:
@@ -61,8 +63,10 @@ class WeeklyMail:
             return
         while True:
             try:
-                if is_time(self._clock()):
+                now = self._clock()
+                if is_time(now) and self._sent != week_of(now):
                     await self.send()
+                    self._sent = week_of(now)
             except CarmeError as error:
                 self._log.warning("The weekly mail is not sent now, and will be later: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is, the next look does not depend on it

@@ -105,7 +105,10 @@ def page_values(
         "cluster": cluster_now(cluster, now, virtual=virtual) if cluster is not None else None,
         "cards": cards(hub, user, news.stored, now),
         "ended": ended_cards(
-            *(hub, news.ended, profile_names(user.spawner), news.stored, now), virtual=virtual, finished=news.finished
+            *(hub, news.ended, profile_names(user.spawner), news.stored, now),
+            virtual=virtual,
+            finished=news.finished,
+            names={name: server.display_name for name, server in user.orm_spawners.items() if server.display_name},
         ),
         "active_servers": active,
         "end_is_listed": _end_is_listed(hub, user, news),

@@ -275,10 +275,25 @@ def test_what_a_session_could_not_send_is_sent_by_the_users_next_one(tmp_path: P
     own = [body for path, body in received if "/sessions/one/" in path]
     assert {body["session"] for body in own} == {"one"}
     assert [each["at"] for body in own for each in body["minutes"]] == [START + 60 * number for number in range(90)]
-    assert all(
-        "/sessions/one/" in path for path, body in zip(service.paths, service.bodies, strict=True) if body in own
-    )
     assert not kept.exists()
+
+
+def test_a_day_of_a_large_node_that_could_not_be_sent_is_sent_too(tmp_path: Path, service: Service) -> None:
+    service.status = 503
+    first = Job(tmp_path / "one", service.url, *[ForgedDevice(utilisation=50, memory=1 << 34) for _ in range(16)])
+    first.run(60)
+    first.reporter.finish()  # with the minute that is not over
+    [minute] = first.reporter.waiting
+    first.reporter.waiting = [{**minute, "at": START + 60 * each} for each in range(report.MOST_WAITING)]
+    first.reporter.finish()
+    sizes = [each.stat().st_size for each in (tmp_path / "one").glob("usage-unsent*.json")]
+    assert len(sizes) > 1
+    assert max(sizes) < report.LARGEST_LEFTOVER
+    service.status = 204
+    Job(tmp_path / "two", service.url.replace("/one/", "/two/"), session="two").run(240)
+    sent = [each["at"] for body in service.bodies if body["session"] == "one" for each in body["minutes"]]
+    assert sorted(sent) == [START + 60 * each for each in range(report.MOST_WAITING)]
+    assert not list((tmp_path / "one").glob("usage-unsent*.json"))
 
 
 def test_the_ring_keeps_a_day_in_one_mib_and_then_replaces_the_oldest(tmp_path: Path, service: Service) -> None:
