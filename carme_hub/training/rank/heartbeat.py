@@ -45,7 +45,7 @@ class Heartbeat:
         self._shells: set[int] = set()  # processes
         self._last_shell = 0
         self._used: dict[str, float | None] = {}
-        self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="carme-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

@@ -2,7 +2,7 @@
 
 import pytest
 from forged_site import Site
-from forged_slots import Till
+from forged_slots import SlotLedger
 from rig.databases import database_url, engine, one_postgres, store
 
 from carme_hub.store.ledger.writes import LedgerStore
@@ -16,5 +16,5 @@ def site(store: LedgerStore) -> Site:
 
 
 @pytest.fixture
-def till(site: Site) -> Till:
-    return Till(site)
+def slot_ledger(site: Site) -> SlotLedger:
+    return SlotLedger(site)

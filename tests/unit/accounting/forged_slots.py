@@ -27,7 +27,7 @@ def slot(id: str = "r1", start: float = MONDAY + HOUR, length: float = 2 * HOUR,
 
 
 @dataclass
-class Till:
+class SlotLedger:
     """The site's ledger, asked about reservations."""
 
     site: Site

@@ -70,7 +70,7 @@ class SlurmWithReservations:
 
 
 @dataclass
-class TillThatNotes:
+class LedgerThatNotes:
     """Money that only writes down what it was asked, and may be out of order."""
 
     done: list[tuple[object, ...]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class TillThatNotes:
     def _note(self, writes: LedgerWrites, *what: object) -> None:
         assert isinstance(writes, LedgerWrites)
         if self.broken:
-            raise RuntimeError("the till is stuck")
+            raise RuntimeError("the ledger is stuck")
         self.done.append(what)
 
 
@@ -114,7 +114,7 @@ class Kept:
 
     store: LedgerStore
     slurm: SlurmWithReservations = field(default_factory=SlurmWithReservations)
-    till: TillThatNotes = field(default_factory=TillThatNotes)
+    ledger: LedgerThatNotes = field(default_factory=LedgerThatNotes)
     told: list[Reservation] = field(default_factory=list)
     promoted: list[float] = field(default_factory=list)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Kept:
             "lab",
             clock=lambda: self.slurm.now,
             members=lambda _: (),
-            ledger=self.till,
+            ledger=self.ledger,
             jobs=self.snapshot,
             nodes=lambda: tuple(self.nodes.values()),
             supply=self.supply,

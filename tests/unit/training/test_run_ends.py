@@ -46,8 +46,8 @@ def test_a_run_that_is_stopped_leaves_nothing_within_five_seconds(code: dict[str
 #: is as if another thread received it, which a test can have at any time.
 INTERRUPT_ELSEWHERE = """
 import signal, threading, time
-[heart] = [thread for thread in threading.enumerate() if thread.name == "carme-heart"]
-threading.Timer(0.2, lambda: signal.pthread_kill(heart.ident, signal.SIGINT)).start()
+[beat] = [thread for thread in threading.enumerate() if thread.name == "carme-heartbeat"]
+threading.Timer(0.2, lambda: signal.pthread_kill(beat.ident, signal.SIGINT)).start()
 began = time.monotonic()
 try:
     time.sleep(8)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, Site, a100
-from forged_slots import Till, slot
+from forged_slots import SlotLedger, slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig.nightly import NIGHTLY
@@ -79,7 +79,7 @@ class Story:
     past: list[Usage] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.till = Till(self.site)
+        self.slot_ledger = SlotLedger(self.site)
         self.context = self.site.ledger.context
 
     def step(self, name: str, what: Sequence[Any]) -> None:
@@ -103,19 +103,19 @@ class Story:
             number = next(_numbers)
             found = slot(f"r{number}", start, what[2] * HOUR, what[1], account=self.account)
             found = replace(found, other_gpus=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
-            if start >= now and self.till.hold(found).granted:
+            if start >= now and self.slot_ledger.hold(found).granted:
                 self.slots[found.id] = found
         elif name == "change" and slots:
             before = self.slots[slots[what[0] % len(slots)]]
             also = (Gpus("l4", what[2]),) if what[2] % 2 else ()
             after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), other_gpus=also)
             sensible = after.start < after.end <= (after.start // DAY + 1) * DAY and now < before.end
-            if sensible and self.till.change(after).granted:
+            if sensible and self.slot_ledger.change(after).granted:
                 self.slots[after.id] = after
         elif name == "cancel" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             if now < chosen.start:
-                assert self.till.release_hold(self.slots.pop(chosen.id))
+                assert self.slot_ledger.release_hold(self.slots.pop(chosen.id))
         elif name == "start":
             self._start("", what[1], what[2])
         elif name == "start in" and slots:
@@ -137,14 +137,14 @@ class Story:
         elif name == "level" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             inside = [id for id, each in self.open.items() if each.within == chosen.id]
-            before_it = self.till.held()[chosen.id]
-            assert self.till.lower_hold(chosen, *inside, booked=self._booked(chosen)) <= before_it
+            before_it = self.slot_ledger.held()[chosen.id]
+            assert self.slot_ledger.lower_hold(chosen, *inside, booked=self._booked(chosen)) <= before_it
         elif name == "lapse" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
-            before_it = self.till.held()[chosen.id]
+            before_it = self.slot_ledger.held()[chosen.id]
             if self._booked(chosen) and now > chosen.start:
-                self.till.return_unusable(chosen, what[1])
-            assert self.till.held()[chosen.id] <= before_it
+                self.slot_ledger.return_unusable(chosen, what[1])
+            assert self.slot_ledger.held()[chosen.id] <= before_it
         elif name == "settle" and slots:
             self._settle(self.slots[slots[what[0] % len(slots)]])
 
@@ -157,7 +157,7 @@ class Story:
             self.site.now = max(self.site.now, float(chosen.end))
             self._settle(chosen)
             self.check()
-        assert (self.slots, self.till.held()) == ({}, {})
+        assert (self.slots, self.slot_ledger.held()) == ({}, {})
 
     def check(self) -> None:
         """Assert that no sum of the entries is beyond what there is, and that a slot holds what it can need at most."""
@@ -167,14 +167,14 @@ class Story:
         assert sum(entry.amount for entry in entries) >= 0
         for day in {int(entry.end) // DAY for entry in entries if entry.end}:
             assert _taken(entries, float(day * DAY)) <= LIMIT
-        for id, amount in self.till.held().items():
+        for id, amount in self.slot_ledger.held().items():
             mine = self.slots[id]
             gpus = sum(each.count for each in (mine.gpus, *mine.other_gpus))
             assert 0 <= amount <= gpus * (mine.end - mine.start) * 1000
 
     def _start(self, within: str, gpus: int, seconds: int) -> None:
         id, now = f"s{next(_numbers)}", self.site.now
-        held = self.till.held().get(within, 0)
+        held = self.slot_ledger.held().get(within, 0)
         granted = admit(self.context, id, ADA, a100(gpus, seconds, self.account), "", "", slot=within).granted
         if within:
             mine = self.slots[within]
@@ -207,11 +207,11 @@ class Story:
         during = Period(chosen.start, max(ended, chosen.start + 1))
         used = used_inside(self.past, [chosen.id], during)
         took = any(each.within == chosen.id for each in self.open.values())
-        done = self.till.settle(chosen, ended=ended, booked=self._booked(chosen), used=used)
+        done = self.slot_ledger.settle(chosen, ended=ended, booked=self._booked(chosen), used=used)
         assert done or took
         if done:
             del self.slots[chosen.id]
-            assert self.till.settle(chosen, ended=ended, booked=self._booked(chosen), used=used)
+            assert self.slot_ledger.settle(chosen, ended=ended, booked=self._booked(chosen), used=used)
 
     def _booked(self, chosen: Slot) -> bool:
         return int(chosen.id[1:]) % 2 == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from forged_site import ADA, HOUR, MONDAY, Site, usage
-from forged_slots import Till, slot
+from forged_slots import SlotLedger, slot
 
 from carme_hub.accounting.admission import admit
 from carme_hub.accounting.slots.holds import Slot, price_of, slot_of
@@ -45,55 +45,55 @@ def test_the_ledger_sees_a_reservation_with_its_gpus_of_all_types() -> None:
     assert slot_of(one) == MIXED
 
 
-async def test_each_type_is_held_at_its_price_and_told_by_itself(site: Site, till: Till) -> None:
+async def test_each_type_is_held_at_its_price_and_told_by_itself(site: Site, slot_ledger: SlotLedger) -> None:
     await site.grant(WHOLE - 1)
-    refused = till.hold(MIXED)
+    refused = slot_ledger.hold(MIXED)
     assert refused.message.startswith("Account physics has 17 GPU-hours left, and this needs 17.")
-    assert till.entries() == []
+    assert slot_ledger.entries() == []
     await site.grant(1, key="more")
     for _ in range(2):
-        assert till.hold(MIXED).granted
+        assert slot_ledger.hold(MIXED).granted
     assert await balance(site) == Balance(WHOLE, 0, WHOLE)
     assert price_of(site.ledger.context, MIXED) == WHOLE
-    assert [(each.gpus, each.factor, each.amount, each.end) for each in till.entries()] == [
+    assert [(each.gpus, each.factor, each.amount, each.end) for each in slot_ledger.entries()] == [
         ((Gpus("l4", 1),), 500, -GPU_HOUR, MIXED.end),
         ((Gpus("a100", 4),), 2000, -16 * GPU_HOUR, MIXED.end),
     ]
-    assert till.release_hold(MIXED)
+    assert slot_ledger.release_hold(MIXED)
     assert await balance(site) == Balance(WHOLE)
-    released = till.entries()[-1]
+    released = slot_ledger.entries()[-1]
     assert (released.gpus, released.factor) == ((Gpus("l4", 1), Gpus("a100", 4)), 0)
 
 
-async def test_it_goes_on_at_the_prices_at_which_it_was_booked(site: Site, till: Till) -> None:
+async def test_it_goes_on_at_the_prices_at_which_it_was_booked(site: Site, slot_ledger: SlotLedger) -> None:
     await site.grant(3 * WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.prices = {"l4": 9000, "a100": 9000, "t4": 1000}
-    assert till.change(replace(MIXED, end=MIXED.end + 2 * HOUR)).granted
-    assert till.held() == {"r1": 2 * WHOLE}
-    written = len(till.entries())
-    assert till.change(replace(MIXED, end=MIXED.end + 2 * HOUR)).granted
-    assert len(till.entries()) == written
-    assert till.change(MIXED).granted
-    assert till.held() == {"r1": WHOLE}
-    assert till.change(replace(MIXED, other_gpus=(Gpus("a100", 2), Gpus("t4", 1)))).granted
-    assert till.held() == {"r1": GPU_HOUR + 8 * GPU_HOUR + 2 * GPU_HOUR}
-    assert till.change(replace(MIXED, other_gpus=())).granted
-    assert till.held() == {"r1": GPU_HOUR}
-    assert till.change(replace(MIXED, gpus=Gpus("t4", 1), other_gpus=(Gpus("l4", 1),))).granted
-    assert till.held() == {"r1": GPU_HOUR + 2 * GPU_HOUR}
-    assert sum(each.amount for each in till.entries()) == -3 * GPU_HOUR
+    assert slot_ledger.change(replace(MIXED, end=MIXED.end + 2 * HOUR)).granted
+    assert slot_ledger.held() == {"r1": 2 * WHOLE}
+    written = len(slot_ledger.entries())
+    assert slot_ledger.change(replace(MIXED, end=MIXED.end + 2 * HOUR)).granted
+    assert len(slot_ledger.entries()) == written
+    assert slot_ledger.change(MIXED).granted
+    assert slot_ledger.held() == {"r1": WHOLE}
+    assert slot_ledger.change(replace(MIXED, other_gpus=(Gpus("a100", 2), Gpus("t4", 1)))).granted
+    assert slot_ledger.held() == {"r1": GPU_HOUR + 8 * GPU_HOUR + 2 * GPU_HOUR}
+    assert slot_ledger.change(replace(MIXED, other_gpus=())).granted
+    assert slot_ledger.held() == {"r1": GPU_HOUR}
+    assert slot_ledger.change(replace(MIXED, gpus=Gpus("t4", 1), other_gpus=(Gpus("l4", 1),))).granted
+    assert slot_ledger.held() == {"r1": GPU_HOUR + 2 * GPU_HOUR}
+    assert sum(each.amount for each in slot_ledger.entries()) == -3 * GPU_HOUR
 
 
-async def test_sessions_of_each_of_its_types_take_over_what_it_holds(site: Site, till: Till) -> None:
+async def test_sessions_of_each_of_its_types_take_over_what_it_holds(site: Site, slot_ledger: SlotLedger) -> None:
     await site.grant(WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.now = float(MIXED.start)
     for id, gpus, factor in (("s1", Gpus("l4", 1), 500), ("s2", Gpus("a100", 4), 2000)):
         assert admit(
             site.ledger.context, id, ADA, QuotaRequest("physics", gpus, 2 * HOUR, factor), "", "", slot="r1"
         ).granted
-    assert till.held() == {"r1": 0}
+    assert slot_ledger.held() == {"r1": 0}
     assert (await balance(site)).held == WHOLE
     assert not admit(
         site.ledger.context, "s3", ADA, QuotaRequest("physics", Gpus("t4", 1), HOUR), "", "", slot="r1"
@@ -101,25 +101,27 @@ async def test_sessions_of_each_of_its_types_take_over_what_it_holds(site: Site,
 
 
 @pytest.mark.parametrize("booked", [True, False])
-async def test_as_time_goes_by_what_is_not_needed_of_it_comes_back(site: Site, till: Till, booked: bool) -> None:
+async def test_as_time_goes_by_what_is_not_needed_of_it_comes_back(
+    site: Site, slot_ledger: SlotLedger, booked: bool
+) -> None:
     await site.grant(WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.now = float(MIXED.start + HOUR)
-    assert till.lower_hold(MIXED, booked=booked) == (WHOLE if booked else WHOLE // 2)
+    assert slot_ledger.lower_hold(MIXED, booked=booked) == (WHOLE if booked else WHOLE // 2)
     # Of jobs by hand nobody has told the type: the rest comes back when accounting has.
-    assert till.lower_hold(MIXED, booked=booked, unmanaged=5 * HOUR) == (
+    assert slot_ledger.lower_hold(MIXED, booked=booked, unmanaged=5 * HOUR) == (
         WHOLE - 5 * GPU_HOUR // 2 if booked else WHOLE // 2
     )
 
 
-async def test_of_each_type_is_charged_what_was_booked_and_not_used(site: Site, till: Till) -> None:
+async def test_of_each_type_is_charged_what_was_booked_and_not_used(site: Site, slot_ledger: SlotLedger) -> None:
     await site.grant(WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.now = float(MIXED.end + ACCOUNTING_DELAY)
     for _ in range(2):
-        assert till.settle(MIXED, used={"l4": 7200, "a100": 3 * 7200 + 3600})
+        assert slot_ledger.settle(MIXED, used={"l4": 7200, "a100": 3 * 7200 + 3600})
     assert await balance(site) == Balance(WHOLE, 2 * GPU_HOUR, 0)
-    charge, freed = till.entries()[-2:]
+    charge, freed = slot_ledger.entries()[-2:]
     assert (charge.kind, charge.gpus, charge.factor) == (Kind.CHARGE, (Gpus("a100", 4),), 2000)
     assert charge.reason == "booked and not used: 1 of 8 GPU-hours of “Deep “2””, a100"
     assert freed.kind is Kind.RELEASE
@@ -136,21 +138,21 @@ async def test_of_each_type_is_charged_what_was_booked_and_not_used(site: Site, 
     ],
 )
 async def test_one_type_that_was_used_is_not_taken_for_another(
-    site: Site, till: Till, used: dict[str, int], charged: int
+    site: Site, slot_ledger: SlotLedger, used: dict[str, int], charged: int
 ) -> None:
     await site.grant(WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.now = float(MIXED.end + ACCOUNTING_DELAY)
-    assert till.settle(MIXED, used=used)
+    assert slot_ledger.settle(MIXED, used=used)
     assert await balance(site) == Balance(WHOLE, charged, 0)
 
 
-async def test_time_in_which_slurm_did_not_have_it_is_that_of_all_its_gpus(site: Site, till: Till) -> None:
+async def test_time_in_which_slurm_did_not_have_it_is_that_of_all_its_gpus(site: Site, slot_ledger: SlotLedger) -> None:
     await site.grant(WHOLE)
-    till.hold(MIXED)
+    slot_ledger.hold(MIXED)
     site.now = float(MIXED.end + ACCOUNTING_DELAY)
-    assert till.return_unusable(MIXED, 5 * HOUR) == WHOLE // 2
-    assert till.settle(MIXED, used={})
+    assert slot_ledger.return_unusable(MIXED, 5 * HOUR) == WHOLE // 2
+    assert slot_ledger.settle(MIXED, used={})
     assert await balance(site) == Balance(WHOLE, WHOLE // 2, 0)
 
 

@@ -32,7 +32,7 @@ async def test_what_slurm_had_all_the_time_has_no_lapse(kept: Kept) -> None:
     kept.run("n1", inside=one)
     await kept.at(3 * HOUR)
     assert kept.get(one).state is State.ENDED
-    assert kept.till.lapsed(one) == 0
+    assert kept.ledger.lapsed(one) == 0
 
 
 async def test_what_slurm_refused_throughout_is_not_charged_at_all(kept: Kept) -> None:
@@ -40,10 +40,10 @@ async def test_what_slurm_refused_throughout_is_not_charged_at_all(kept: Kept) -
     refuse_everybody(kept)
     await kept.at(3 * HOUR)
     assert kept.get(one).state is State.ENDED
-    assert kept.till.lapsed(one) == WHOLE
-    before = len(kept.till.done)
+    assert kept.ledger.lapsed(one) == WHOLE
+    before = len(kept.ledger.done)
     await kept.at(4 * HOUR)
-    assert len(kept.till.done) == before, "what is over is written once"
+    assert len(kept.ledger.done) == before, "what is over is written once"
     assert before < 60, "and not at each pass"
 
 
@@ -56,7 +56,7 @@ async def test_also_where_the_service_is_started_again_meanwhile(kept: Kept, min
     kept.slurm.now += 50
     await kept.keeper.once()
     await kept.at(3 * HOUR)
-    assert kept.till.lapsed(one) == pytest.approx(WHOLE, abs=2 * 2 * MINUTE)
+    assert kept.ledger.lapsed(one) == pytest.approx(WHOLE, abs=2 * 2 * MINUTE)
 
 
 async def test_also_where_the_service_was_away_at_its_end(kept: Kept) -> None:
@@ -66,10 +66,10 @@ async def test_also_where_the_service_was_away_at_its_end(kept: Kept) -> None:
     kept.keeper = kept.new_keeper()
     kept.slurm.now = NOW + 5.0 * HOUR
     await kept.keeper.once()
-    assert kept.till.lapsed(one) == pytest.approx(WHOLE, abs=2 * 2 * MINUTE)
-    before = len(kept.till.done)
+    assert kept.ledger.lapsed(one) == pytest.approx(WHOLE, abs=2 * 2 * MINUTE)
+    before = len(kept.ledger.done)
     await kept.at(6 * HOUR)
-    assert len(kept.till.done) == before
+    assert len(kept.ledger.done) == before
 
 
 async def test_while_slurm_is_silent_what_it_had_before_counts_as_kept_and_what_it_never_had_does_not(
@@ -80,7 +80,7 @@ async def test_while_slurm_is_silent_what_it_had_before_counts_as_kept_and_what_
     kept.slurm.down = True
     never = await kept.book()
     await kept.at(4 * HOUR)
-    assert (kept.till.lapsed(there), kept.till.lapsed(never)) == (0, WHOLE)
+    assert (kept.ledger.lapsed(there), kept.ledger.lapsed(never)) == (0, WHOLE)
 
 
 async def test_the_part_in_which_it_was_gone_is_noted_and_no_more(kept: Kept) -> None:
@@ -97,7 +97,7 @@ async def test_the_part_in_which_it_was_gone_is_noted_and_no_more(kept: Kept) ->
     kept.slurm.take = take  # type: ignore[method-assign]
     await kept.at(3 * HOUR)
     # Until half a minute after it is back, when the problem is taken away.
-    assert kept.till.lapsed(one) == pytest.approx(2 * 30 * MINUTE, abs=2 * 90)
+    assert kept.ledger.lapsed(one) == pytest.approx(2 * 30 * MINUTE, abs=2 * 90)
 
 
 async def test_gpus_that_jobs_have_are_charged_themselves_while_there_is_a_problem(kept: Kept) -> None:
@@ -107,7 +107,7 @@ async def test_gpus_that_jobs_have_are_charged_themselves_while_there_is_a_probl
     kept.run("n1", inside=one, gpus=Gpus("a100", 3))
     kept.nodes["n2"] = node("n2", "down")
     await kept.at(HOUR)
-    assert kept.till.lapsed(one) == pytest.approx(2 * (HOUR - 2 * MINUTE), abs=2 * 60)
+    assert kept.ledger.lapsed(one) == pytest.approx(2 * (HOUR - 2 * MINUTE), abs=2 * 60)
 
 
 async def test_what_was_given_back_lapses_up_to_then(kept: Kept) -> None:
@@ -116,7 +116,7 @@ async def test_what_was_given_back_lapses_up_to_then(kept: Kept) -> None:
     await kept.at(HOUR + 12 * MINUTE)
     kept.save(kept.get(one).replace(state=State.RELEASED, ended=kept.slurm.now + 1))
     await kept.at(HOUR + 14 * MINUTE)
-    assert kept.till.lapsed(one) == pytest.approx(2 * 12 * MINUTE, abs=4)
+    assert kept.ledger.lapsed(one) == pytest.approx(2 * 12 * MINUTE, abs=4)
 
 
 async def test_what_waits_for_an_approval_again_has_no_lapse(kept: Kept) -> None:
@@ -125,4 +125,4 @@ async def test_what_waits_for_an_approval_again_has_no_lapse(kept: Kept) -> None
     await kept.at(30 * MINUTE)
     kept.save(kept.get(one).replace(state=State.PENDING))
     await kept.at(40 * MINUTE)
-    assert kept.till.lapsed(one) == 0
+    assert kept.ledger.lapsed(one) == 0

@@ -21,7 +21,7 @@ def kept(store: LedgerStore) -> Kept:
 
 
 def overs(kept: Kept) -> list[object]:
-    return [done for done in kept.till.done if done[0] == "over"]
+    return [done for done in kept.ledger.done if done[0] == "over"]
 
 
 async def test_who_does_not_come_within_the_time_gives_it_back_and_the_rest_is_free(kept: Kept) -> None:
@@ -154,7 +154,7 @@ async def test_what_nobody_has_approved_is_cancelled_when_its_time_comes(kept: K
     assert kept.get(one).state is State.PENDING
     await kept.at(HOUR)
     assert (kept.get(one).state, kept.get(one).reason) == (State.CANCELLED, "not approved in time")
-    assert kept.till.done == [("give back", one.id, "not approved in time", "carme-hub")]
+    assert kept.ledger.done == [("give back", one.id, "not approved in time", "carme-hub")]
 
 
 async def test_maintenance_is_never_unused_and_costs_nothing(kept: Kept) -> None:
@@ -162,15 +162,15 @@ async def test_maintenance_is_never_unused_and_costs_nothing(kept: Kept) -> None
     kept.save(one.replace(kind=Kind.MAINTENANCE))
     await kept.at(3 * HOUR)
     assert kept.get(one).state is State.ENDED
-    assert kept.till.done == []
+    assert kept.ledger.done == []
 
 
 async def test_money_is_made_level_when_sessions_come_and_go_and_now_and_then(kept: Kept) -> None:
     one = await kept.book()
 
     def levels() -> list[tuple[object, ...]]:
-        found = [done[2:] for done in kept.till.done if done[0] == "level"]
-        kept.till.done.clear()
+        found = [done[2:] for done in kept.ledger.done if done[0] == "level"]
+        kept.ledger.done.clear()
         return [(inside, at - NOW) for inside, at in found]
 
     await kept.at(HOUR - 30)
@@ -202,11 +202,11 @@ async def test_what_jobs_of_no_session_have_used_is_told_also_when_squeue_has_fo
     kept.run("n1", inside=one, name="carme-s1")
     kept.run("n1", name="outside")
     await kept.at(HOUR + 600)
-    assert kept.till.unmanaged == [0, 4 * 30, 4 * 330], "with the money, not at each pass"
+    assert kept.ledger.unmanaged == [0, 4 * 30, 4 * 330], "with the money, not at each pass"
     kept.jobs.clear()
     kept.run("n1", inside=one, name="by hand, later", id=9)
     await kept.at(HOUR + 1200)
-    assert kept.till.unmanaged[-1] == 4 * 600 + 330
+    assert kept.ledger.unmanaged[-1] == 4 * 600 + 330
 
 
 async def test_what_was_never_active_in_its_time_is_not_charged(kept: Kept) -> None:
@@ -215,7 +215,7 @@ async def test_what_was_never_active_in_its_time_is_not_charged(kept: Kept) -> N
     kept.slurm.now = NOW + 4.0 * HOUR
     await kept.keeper.once()
     assert kept.get(one).state is kept.get(two).state is State.ENDED
-    given_back, charged = sorted(kept.till.done)
+    given_back, charged = sorted(kept.ledger.done)
     assert given_back == ("give back", one.id, "it could not be kept", "carme-hub")
     assert charged == ("over", two.id, "ended", NOW + 4 * HOUR)
 
@@ -226,13 +226,13 @@ async def test_a_turn_whose_money_fails_is_undone_and_tried_again_and_keeps_nobo
     one = await kept.book(hours=1)
     await kept.at(HOUR)
     two = await kept.book(2)
-    kept.till.broken = True
+    kept.ledger.broken = True
     with caplog.at_level(logging.ERROR):
         await kept.at(2 * HOUR)
     assert one.id in caplog.text
     assert kept.get(one).state is State.ACTIVE
     assert (kept.get(two).state, two.names()[0] in kept.slurm.there) == (State.ACTIVE, True)
-    kept.till.broken = False
+    kept.ledger.broken = False
     await kept.at(2 * HOUR + 30)
     assert kept.get(one).state is State.ENDED
 

@@ -73,7 +73,7 @@ def test_a_rank_that_does_not_go_on_tells_where_it_is_and_writes_its_stacks(
     there.look(step)
     main.now = 62
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(there.look(step)), name="carme-heart")
+    thread = threading.Thread(target=lambda: found.append(there.look(step)), name="carme-heartbeat")
     thread.start()
     thread.join()
     assert (found[0]["seconds"], found[0]["file"]) == (62, "test_whereabouts.py")
