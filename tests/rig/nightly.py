@@ -48,6 +48,10 @@ LEFT = {
         "all_down_",
     ),
     "cluster/training/test_companions_submitted.py": ("[sudo", "[direct"),
+    "cluster/slurm/test_own_jobs_on_slurm.py": ("[direct", "[rest"),
+    # Ten minutes of a job, and both nodes of a companion: unit tests hold what is said of each.
+    "cluster/sessions/test_advice_of_sessions.py": ("",),
+    "cluster/training/test_usage_of_companions.py": ("",),
     "cluster/sessions/test_session_command.py": ("invalid_choice",),
     # One outage of each kind.
     "cluster/containers/test_docker.py": ("frozen_or_crashed_engine", "orphaned", "dies_before"),

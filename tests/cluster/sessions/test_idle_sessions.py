@@ -1,7 +1,6 @@
 """An idle session is warned, kept, warned again and stopped in order, on a real Slurm; what is at work is left alone.
 
-A rule takes ten minutes at least. So what is forged here is the past: the minutes before (all idle), and the times of
-the hub's events, which are moved back by nine minutes after the click. Everything from then on is as it happens.
+Its past is forged (``rig.forged_idle``): a rule takes ten minutes at least.
 """
 
 from __future__ import annotations
@@ -9,41 +8,29 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
+from rig.forged_idle import IdlePast, in_force, not_in_force
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
 from session_parts import SessionOnNode
 
-from carme_hub.domain.activity.minutes import GpuMinute, Minute
-from carme_hub.sandbox.demo import DEFAULT_POLICY
-from carme_hub.store.activity import ActivityStore, Report
-from carme_hub.store.engine import CarmeStore
-
 pytestmark = pytest.mark.nightly
-#: CPUs of a machine that runs other tests beside are seldom quiet.
-RULE = {"after": "10 min", "warn": ["4 min", "2 min"], "cpu_below": 60, "action": "stop", "still_here": 1}
-QUIET = {"cpu": 1.0, "gpus": (GpuMinute(0.0),), "kernels": 0, "terminals": 0, "runs": 0}
 BOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
-class Idle:
+class Idle(IdlePast):
     """A session of alice with one virtual GPU, whose use is forged to be 0, and a notebook."""
 
     def __init__(self, hub: Hub) -> None:
-        self.hub = hub
         self.person: Person = hub.login("alice")
         options = {"image": "training", "gpus": 1, "cpus": 2, "memory_gib": 2, "time_minutes": 60}
         hub.start_server("alice", profile="a100", **options)
         self.session = SessionOnNode.of(hub, "alice")
-        self.id = self.session.row.id
+        super().__init__(hub, self.session.row)
         answer = hub.server_api("PUT", "alice", "", "/api/contents/idle.ipynb", {"type": "notebook", "content": BOOK})
         assert answer.status in (200, 201), answer
         wanted = {"path": "idle.ipynb", "name": "idle.ipynb", "type": "notebook", "kernel": {"name": "python3"}}
@@ -51,66 +38,6 @@ class Idle:
         assert made.status == 201, made
         self.kernel = str(made.body["kernel"]["id"])
         hub.run_cell("alice", self.kernel, "1")
-
-    @property
-    def database(self) -> Path:
-        return self.hub.demo.folder / "carme-hub.sqlite"
-
-    def state(self) -> dict[str, Any]:
-        """Return what the hub says of its idleness."""
-        answer = self.hub.api("GET", f"/carme/sessions/{self.id}")
-        assert answer.status == 200, answer
-        return dict(answer.body["idle"])
-
-    def wait_state(self, limit: float, *wanted: str) -> dict[str, Any]:
-        """Wait until the hub says one of these states, and return it."""
-        seen: dict[str, Any] = {}
-
-        def is_there() -> bool:
-            seen.update(self.state())
-            return seen["state"] in wanted
-
-        wait_for(is_there, limit, f"{wanted}, not {seen}")
-        return seen
-
-    @contextmanager
-    def activity(self) -> Iterator[ActivityStore]:
-        engine = CarmeStore(url=f"sqlite:///{self.database}").open()
-        try:
-            yield ActivityStore(engine, self.cluster)
-        finally:
-            engine.dispose()
-
-    def minutes(self) -> list[Minute]:
-        with self.activity() as activity:
-            found = activity.minutes([self.id], time.time() - 3600)
-        return list(found.get(self.id, {}).get(self.session.row.node, ()))
-
-    @property
-    def cluster(self) -> str:
-        return str(self.sql("SELECT cluster FROM session WHERE id = ?", self.id)[0][0])
-
-    def forge_idle_past(self) -> None:
-        """Have it idle for twenty minutes, as the service would have stored it."""
-        wait_for(lambda: any(minute.kernels == 0 for minute in self.minutes()), 200, "a minute without work")
-        newest = self.minutes()[-1].at
-        self.sql("DELETE FROM activity_hour WHERE session = ?", self.id)
-        past = tuple(Minute(newest - 60 * ago, 60, **QUIET) for ago in range(20, -1, -1))  # type: ignore[arg-type]
-        with self.activity() as activity:
-            activity.record([Report(self.id, self.session.row.node, past)])
-
-    def move_events_back(self, seconds: int) -> None:
-        self.sql("UPDATE idle_event SET at = at - ? WHERE session = ?", seconds, self.id)
-
-    def events(self) -> list[str]:
-        rows = self.sql("SELECT kind FROM idle_event WHERE session = ? ORDER BY at, id", self.id)
-        return [str(kind) for (kind,) in rows]
-
-    def sql(self, statement: str, *values: Any) -> list[Any]:
-        # Closed at once: a hub that is killed and started again makes new files beside the database, and connections
-        # of one process share those that the first of them has opened.
-        with closing(sqlite3.connect(self.database, timeout=30)) as connection, connection:
-            return connection.execute(statement, values).fetchall()
 
     def page(self) -> str:
         return " ".join(re.sub(r"<[^>]+>", " ", str(self.person.get("/hub/home").body)).split())
@@ -123,18 +50,14 @@ class Idle:
 def idle(site: Hub) -> Iterator[Idle]:
     found = Idle(site)
     yield found
-    site.demo.set_policy(DEFAULT_POLICY)
+    not_in_force(site)
     site.recover()
     site.stop_all()
 
 
-def in_force(hub: Hub, **changes: Any) -> None:
-    hub.demo.set_policy({**DEFAULT_POLICY, "idle": [{**RULE, **changes}]})
-
-
 def test_a_silent_cell_is_work_and_what_is_not_known_is_never_idle(idle: Idle) -> None:
     assert idle.hub.server_api("GET", "alice", "", f"/api/kernels/{idle.kernel}").status == 200
-    idle.forge_idle_past()
+    idle.forge_minutes()
     with idle_cell(idle):
         wait_for(lambda: idle.minutes()[-1].kernels == 1, 200, "a minute with work")
         in_force(idle.hub)
@@ -174,7 +97,7 @@ def test_an_idle_session_is_warned_kept_warned_and_stopped_in_order(idle: Idle) 
     os.chown(hook, owner.st_uid, owner.st_gid)
     (home / "saved-before-end").unlink(missing_ok=True)
     try:
-        idle.forge_idle_past()
+        idle.forge_minutes()
         in_force(hub)
         seen = idle.wait_state(130, "warn")
         assert seen["deadline"] - time.time() > 150, "four minutes, less the time until the warning was seen here"
@@ -212,14 +135,9 @@ def test_an_idle_session_is_warned_kept_warned_and_stopped_in_order(idle: Idle) 
         wait_for(lambda: "were given back" in idle.page(), 120, "the refund on the page")
         page = idle.page()
         assert reason in page
-        entries = idle.sql("SELECT kind, amount FROM ledger WHERE session = ?", idle.id)
-        sums = {kind: sum(amount for each, amount in entries if each == kind) for kind, _ in entries}
-        assert sums["hold"] < 0
-        assert sums["release"] == -sums["hold"]
-        given_back = (-sums["hold"] + sums["charge"]) / 3_600_000
         said = re.search(r"([0-9.]+) virtual GPU-hours that were held", page)
         assert said is not None
-        assert abs(float(said[1]) - given_back) < 0.01
+        assert abs(float(said[1]) - idle.given_back()) < 0.01
         found = json.loads(idle_report(hub))
         assert found["months"][-1]["ended"] >= 1
     finally:
