@@ -38,7 +38,7 @@ ARRAY = "#!/bin/sh\nsleep 900\n"
 def lab(hub: Hub) -> Iterator[Lab]:
     """A session of alice with a kernel."""
     found = Lab(hub, "alice", gpus=1, cpus=2, memory_gib=4, time_minutes=60)
-    found.check("%load_ext carme_hub.training")
+    found.check_in_thread("%load_ext carme_hub.training")  # Playwright has the loop of this thread
     yield found
     not_in_force(hub)
 
