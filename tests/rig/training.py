@@ -97,6 +97,15 @@ class Lab:
         assert not result.errors, result.error
         return result.out
 
+    def newest_run(self) -> dict[str, Any]:
+        """Return the state of the newest run of this session; its user may have others elsewhere."""
+        code = (
+            "import json, os\nfrom carme_hub.training import distributed\n"
+            "mine = [each for each in distributed.runs().states() if each['session'] == os.environ['CARME_SESSION']]\n"
+            "print(json.dumps(mine[0]))"
+        )
+        return dict(json.loads(self.check(code).strip().splitlines()[-1]))
+
     def command(self, *argv: str, timeout: float = 120) -> tuple[int, str]:
         """Run a program in the session's container; return exit status and output, including stderr."""
         code = (

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from rig.hub import Hub, wait_for
@@ -45,7 +44,6 @@ DEATHS = {
     "full-disk": ("open('/dev/full', 'wb', 0).write(b'x')", "OSError", "No space left on device"),
     "error": ("raise ValueError('bad data')", "ValueError", "bad data"),
 }
-STATE = "print(json.dumps(distributed.runs().states()[0]))"
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +61,6 @@ def lab(site: Hub) -> Iterator[Lab]:
             each.wait()
 
 
-def last(lab: Lab) -> dict[str, Any]:
-    return dict(json.loads(lab.check(STATE)))
-
-
 @pytest.mark.nightly  # a quarter of an hour
 @pytest.mark.parametrize("kind", DEATHS)
 def test_the_rank_that_died_is_named(lab: Lab, kind: str) -> None:
@@ -75,7 +69,7 @@ def test_the_rank_that_died_is_named(lab: Lab, kind: str) -> None:
     for number in range(ROUNDS):
         options = f"-n 4 {PLACES[number % 2]} --wait --name {kind}"
         lab.run(f"%%distributed {options}\n{CODE.replace('HAPPENS', happens)}", timeout=180)
-        state = last(lab)
+        state = lab.newest_run()
         assert state["name"] == kind, state
         error = state["error"] or {}
         named = (state["state"], error.get("rank"), error.get("type")) == ("failed", 2, type)
