@@ -60,6 +60,8 @@ NOT_OURS = {
     "test_spawner.py::test_popen_kwargs": "popen_kwargs are of a local process",
     "test_spawner.py::test_shell_cmd": "shell_cmd is of a local process",
 }
+#: Words in the names of those tests of the API that a spawner can change; the others run by night.
+ABOUT_SERVERS = ("spawn", "server", "progress", "stop", "option", "proxy", "activity", "rename", "delete", "shutdown")
 
 # The suite starts its proxy, and jupyterhub-singleuser, by their names.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -299,8 +301,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 TIME_LIMIT = 240
-#: Words in the names of those tests of the API that a spawner can change.
-ABOUT_SERVERS = ("spawn", "server", "progress", "stop", "option", "proxy", "activity", "rename", "delete", "shutdown")
 
 #: JupyterHub answers "not yet" (202) after 10 s, and the suite wants to hear that it is done: a machine that does other
 #: things may take longer. Tests about slow servers set limits of their own.
