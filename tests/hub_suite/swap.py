@@ -60,6 +60,8 @@ NOT_OURS = {
     "test_spawner.py::test_popen_kwargs": "popen_kwargs are of a local process",
     "test_spawner.py::test_shell_cmd": "shell_cmd is of a local process",
 }
+#: Words in the names of those tests of the API that a spawner can change; the others run by night.
+ABOUT_SERVERS = ("spawn", "server", "progress", "stop", "option", "proxy", "activity", "rename", "delete", "shutdown")
 
 # The suite starts its proxy, and jupyterhub-singleuser, by their names.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
