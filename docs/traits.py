@@ -158,7 +158,8 @@ def _home(cls: type[HasTraits], name: str) -> Any:
 
 def markdown(help: str) -> str:
     """Return help text, which is reStructuredText of the simplest kind, as Markdown."""
-    text = inspect.cleandoc(help)
+    # JupyterHub adds the entry points of whoever writes this, in the order in which they are found.
+    text = inspect.cleandoc(help.partition("\nCurrently installed:")[0]).rstrip()
     text = re.sub(r"::[ \t]*$", ":", text, flags=re.MULTILINE)
     return text.replace("``", "`")
 

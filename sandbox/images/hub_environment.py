@@ -45,6 +45,8 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
         _install_proxy(folder, progress)
     else:
         progress("Updating the hub's code")
+    # setuptools builds there, and packs what an earlier build left: also modules that have gone since.
+    shutil.rmtree(source / "build" / "lib", ignore_errors=True)
     _run(
         *(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python"),
         *("--no-deps", "--reinstall-package", "carme-hub", "--refresh-package", "carme-hub", str(source)),

@@ -72,16 +72,21 @@ def test_two_users_an_administrator_and_a_hub_that_is_killed(
     message = toast(opened, "Message from ada")
     expect(message).to_contain_text("power is tested", timeout=ARRIVES)
 
+    alice.bring_to_front()
     hub.kill()
+    expect(alice.locator("#carme-stale")).to_contain_text("The hub does not answer since", timeout=60_000)
     assert Truth(hub).session(Truth(hub).row("alice").id).open
     hub.start()
+    expect(alice.locator("#carme-stale")).to_be_hidden(timeout=ARRIVES)
     expect(card).to_contain_text(f"day-{MARK}: running", timeout=ARRIVES)  # the stream comes back by itself
     expect(alice.locator(".carme-message")).to_contain_text("power is tested")
     expect(bob.locator("#carme-jobs")).to_contain_text("98 waiting, 2 running", timeout=60_000)
     opened.bring_to_front()
     message.get_by_role("button", name="Seen").click()
+    alice.bring_to_front()
     expect(alice.locator(".carme-message")).to_have_count(0, timeout=60_000)
 
+    opened.bring_to_front()
     stop_the_run_in_the_panel(opened)
     thread.join(60)
     assert not thread.is_alive()

@@ -114,6 +114,12 @@ def test_jobs_from_the_command_line_are_listed_and_cancelled_for_their_user_alon
         expect(jobs).to_contain_text(re.compile("2 run"), timeout=60_000)
         assert "secret-of-ada" not in page.content()
         screenshots(page, "home-jobs", dark=True)
+        hub.kill()  # the proxy answers for it, and a browser gives up a stream after such an answer
+        expect(page.locator("#carme-stale")).to_contain_text("The hub does not answer since", timeout=60_000)
+        screenshot(page, "home-hub-away")
+        hub.start()
+        expect(page.locator("#carme-stale")).to_be_hidden(timeout=60_000)
+        expect(jobs).to_contain_text("sweep")
         page.set_viewport_size(PHONE)
         for tick in jobs.get_by_role("checkbox").all():
             tick.check()

@@ -93,12 +93,35 @@ function show(box, html) {
 
 const sessions = document.getElementById("carme-sessions");
 if (sessions?.dataset.events) {
+  const stale = document.getElementById("carme-stale");
   let stream = null;
   let waiting = ""; // what could not be shown yet
+  let pause = 3000; // milliseconds before the next attempt
+  let silence = 0;
+  const sayStale = (since) => {
+    stale.querySelector("time").textContent = since;
+    stale.hidden = false;
+  };
   const open = () => {
     if (stream || document.hidden) return;
-    stream = new EventSource(sessions.dataset.events); // it connects again by itself
-    stream.addEventListener("sessions", (event) => (waiting = show(sessions, event.data) ? "" : event.data));
+    const opened = new EventSource(sessions.dataset.events); // it connects again by itself after most errors
+    stream = opened;
+    opened.addEventListener("sessions", (event) => {
+      pause = 3000;
+      clearTimeout(silence);
+      silence = 0;
+      stale.hidden = true;
+      waiting = show(sessions, event.data) ? "" : event.data;
+    });
+    opened.addEventListener("error", () => {
+      // The hub ends each stream after some minutes; the next one is there at once.
+      silence ||= setTimeout(sayStale, 10000, new Date().toLocaleTimeString());
+      // The proxy answers for a hub that is not there; after such an answer the browser gives up.
+      if (opened.readyState !== EventSource.CLOSED || stream !== opened) return;
+      stream = null;
+      setTimeout(open, pause * (0.5 + Math.random()));
+      pause = Math.min(2 * pause, 60000);
+    });
   };
   const close = () => {
     stream?.close();

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from affected_parts import ID, session
 from booked_parts import HOUR, NOW
-from jinja2 import Environment, FileSystemLoader
+from home_page_parts import TIME, Server, page, user
 
 from carme_hub.activity.idle_watch import IdleSession
 from carme_hub.domain.activity.idle import IdleState
@@ -20,33 +20,8 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.idle.rules import Action, IdleRule
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import Refused
-from carme_hub.spawners.handlers.pages import templates_path
 from carme_hub.spawners.home.cards import Card, StoredUse, again, cards, ended_cards, profile_names
 from carme_hub.store.activity import JobUse
-
-TIME = {"session": ID, "iso": "2026-11-27T12:00:00", "said": "12:00"}
-
-
-class Server:
-    """A spawner as far as the page looks at it."""
-
-    name, active, ready, pending, uncertainty, virtual = "", True, True, "", "", False
-    time_left: Any = TIME
-    profile_list: Any = [{"slug": "gpu", "display_name": "Big GPUs"}]
-    orm_spawner = SimpleNamespace(last_activity=None, display_name=None)
-
-    def __init__(self, **changes: Any) -> None:
-        self.__dict__.update(changes)
-
-
-def user(*servers: Server) -> Any:
-    return SimpleNamespace(
-        name="sam",
-        spawners={server.name: server for server in servers},
-        server_url=lambda name: f"/user/sam/{name}",
-        progress_url=lambda name: f"/progress/{name}",
-        escaped_name="sam",
-    )
 
 
 def hub(*sessions: Session, job: Job | None = None, admission: Any = None) -> Any:
@@ -222,12 +197,6 @@ def test_a_link_fills_in_the_form_like_the_session() -> None:
 
 def test_profiles_that_depend_on_the_user_have_their_slug_for_a_name() -> None:
     assert profile_names(Server(profile_list=lambda _spawner: [])) == {}
-
-
-def page(**values: Any) -> str:
-    environment = Environment(loader=FileSystemLoader(templates_path()), autoescape=True)
-    given = {"base_url": "/hub/", "xsrf": "x<", "active_servers": set(), "ended": [], "cards": [], **values}
-    return " ".join(environment.get_template("carme_sessions.html").render(**given).split())
 
 
 def test_the_page_escapes_what_users_and_slurm_say() -> None:

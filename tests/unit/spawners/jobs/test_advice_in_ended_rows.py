@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from forged_jobs import RECORD
-from test_cards import page, user
+from home_page_parts import page, user
 
 from carme_hub.domain.activity.efficiency import Asked, Used
 from carme_hub.domain.activity.finished import FinishedJob
