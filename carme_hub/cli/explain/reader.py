@@ -127,7 +127,10 @@ class SessionReader:
             self._unread.append(Unread(source, f"no answer in {LIMIT:.0f} s"))
         except (CarmeError, TraitError, OSError, ValueError, TypeError, LookupError) as error:
             # Rows of another release, or a damaged one, must not hide what the other sources say.
-            self._unread.append(Unread(source, str(error) or type(error).__name__))
+            why = str(error) or type(error).__name__
+            while why.startswith(f"{source}: "):
+                why = why.removeprefix(f"{source}: ")
+            self._unread.append(Unread(source, why))
         return None
 
     async def _in_rows(self, source: str, question: Callable[[SessionRows], T]) -> T | None:

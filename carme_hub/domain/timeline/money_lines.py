@@ -12,11 +12,11 @@ from carme_hub.domain.wording import gpu_hours
 from .lines import CALENDAR, LEDGER, Line, Rank, clock
 
 _KINDS = {
-    Kind.HOLD: "was set aside",
-    Kind.RELEASE: "that was set aside came back",
-    Kind.CHARGE: "was charged",
-    Kind.CORRECTION: "was corrected",
-    Kind.GRANT: "was granted",
+    Kind.HOLD: "Set aside",
+    Kind.RELEASE: "No longer set aside",
+    Kind.CHARGE: "Charged",
+    Kind.CORRECTION: "Corrected",
+    Kind.GRANT: "Granted",
 }
 
 
@@ -24,8 +24,8 @@ def ledger_lines(entries: Iterable[Entry]) -> Iterator[Line]:
     """Yield what the ledger has of a session."""
     for entry in entries:
         why = f": {entry.reason}" if entry.reason else "."
-        amount = gpu_hours(abs(entry.amount))
-        text = f"{amount} of account {entry.account} {_KINDS[entry.kind]} (entry {entry.id}, by {entry.actor}){why}"
+        amount = f"{'-' if entry.kind is Kind.CORRECTION and entry.amount < 0 else ''}{gpu_hours(abs(entry.amount))}"
+        text = f"{_KINDS[entry.kind]}: {amount} of account {entry.account} (entry {entry.id}, by {entry.actor}){why}"
         rank = Rank.HELD if entry.kind is Kind.HOLD else Rank.SETTLED
         about = {"event": entry.kind.value, "entry": entry.id, "amount": entry.amount, "account": entry.account}
         yield Line(entry.at, LEDGER, text, rank, about)
