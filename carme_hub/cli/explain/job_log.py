@@ -42,6 +42,16 @@ def by_file(user: str, session: str) -> tuple[str, float]:
     Raises:
         LogUnread: it cannot be read from here.
     """
+    raw, changed = read_file(user, session, "job.log", TAIL)
+    return raw.decode("utf-8", "replace"), changed
+
+
+def read_file(user: str, session: str, name: str, most: int) -> tuple[bytes, float]:
+    """Return the end of a file of a session folder in the user's home, and when it was last written.
+
+    Raises:
+        LogUnread: it cannot be read from here.
+    """
     try:
         person = pwd.getpwnam(user)
     except KeyError:
@@ -51,16 +61,15 @@ def by_file(user: str, session: str) -> tuple[str, float]:
         opened.append(os.open(person.pw_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         for part in (".carme", "sessions", session):
             opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
-        opened.append(os.open("job.log", _FILE, dir_fd=opened[-1]))
+        opened.append(os.open(name, _FILE, dir_fd=opened[-1]))
         status = os.fstat(opened[-1])
         if not stat.S_ISREG(status.st_mode) or status.st_uid != person.pw_uid:
             raise LogUnread("it is not a regular file of the user")
-        text = os.pread(opened[-1], TAIL, max(0, status.st_size - TAIL)).decode("utf-8", "replace")
+        return os.pread(opened[-1], most, max(0, status.st_size - most)), status.st_mtime
     except FileNotFoundError:
-        raise LogUnread("the session folder has no log that is seen from this machine") from None
+        raise LogUnread(f"the session folder has no {name} that is seen from this machine") from None
     except OSError as error:
         raise LogUnread(f"{error.strerror}; set CarmeSlurm.tail_command") from error
     finally:
         for each in opened:
             os.close(each)
-    return text, status.st_mtime

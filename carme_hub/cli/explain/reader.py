@@ -163,9 +163,7 @@ class SessionReader:
         return replace(known, id=id, past=past, queue=queue)
 
     async def _queue(self, session: Session | None, name: str, job: int) -> tuple[Job, ...]:
-        slurm = SlurmCli(
-            cluster=self._slurm.cluster, commands=self._commands, submitter=DirectSubmitter(self._commands)
-        )
+        slurm = commands_client(self._slurm)
         if session is not None:
             return await slurm.find(session.job_name, session.user)
         snapshot = await slurm.snapshot()
@@ -235,6 +233,12 @@ class SessionReader:
         number = known.session.job_id if known.session else known.past[-1].record.id if known.past else 0
         shown = Redactor().text("\n".join(text.rstrip().splitlines()[-OUTPUT_LINES:]))
         return replace(known, output=shown, output_at=at, mark=end_mark(text, number))
+
+
+def commands_client(settings: CarmeSlurm) -> SlurmCli:
+    """Return a client over Slurm's commands, whatever the hub queries Slurm through; it submits nothing."""
+    commands = settings.commands()
+    return SlurmCli(cluster=settings.cluster, commands=commands, submitter=DirectSubmitter(commands))
 
 
 def _others(found: Sequence[Session], subject: Subject) -> list[Line]:

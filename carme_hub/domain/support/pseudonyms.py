@@ -15,6 +15,17 @@ NOT_PEOPLE = frozenset(
 )
 
 
+#: Where programs write a user's name: in addresses of the hub, in paths of homes, in fields.
+_PLACES = re.compile(
+    r"(?:/(?:hub/)?(?:api/users|user|spawn|home)/|\b(?:user(?:name)?|owner|UserId|User)[=:]\s*[\"']?)([A-Za-z_][\w.\-]{1,63})"
+)
+
+
+def names_in(text: str) -> set[str]:
+    """Return what stands in a text where programs write a user's name."""
+    return {found.rstrip(".-") for found in _PLACES.findall(text)}
+
+
 class Pseudonyms:
     """Replaces names of users in texts.
 

@@ -77,9 +77,14 @@ class Redactor:
     """
 
     def __init__(self, known: Iterable[str | bytes] = ()) -> None:
-        forms = {form for value in known for form in _forms(value) if len(form) >= SHORTEST}
+        self._values = tuple(known)
+        forms = {form for value in self._values for form in _forms(value) if len(form) >= SHORTEST}
         # The longest first: a secret may contain another.
         self._known = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+    def with_known(self, more: Iterable[str | bytes]) -> Redactor:
+        """Return one that knows further secrets."""
+        return Redactor([*self._values, *more])
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
