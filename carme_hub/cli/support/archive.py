@@ -21,9 +21,7 @@ def check_folder(folder: Path) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{folder} is no folder; name one of yours with --to")
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise UsageError(
-            f"others could change what is written in {folder}: name a folder of yours that only you can write in, with --to"
-        )
+        raise UsageError(f"others can write in {folder}: name a folder of yours that only you can write in, with --to")
 
 
 def write_archive(file: Path, files: Mapping[str, str], at: float) -> Path:

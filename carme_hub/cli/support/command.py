@@ -71,10 +71,13 @@ carme-hub support-bundle 4711 alice/train --unit carme-hub --pseudonyms --to ~/"
 
     async def work(self) -> int:
         """Make every part, take secrets out of it, and write the bundle."""
-        from . import known, machine, site, slurm  # here: they bring JupyterHub, and --help need not wait
+        # Here: they bring JupyterHub, and --help need not wait.
+        from carme_hub.cli.explain.reader import Logs
+
+        from . import known, machine, site, slurm
 
         subjects = [subject_of(word) for word in self.extra_args]
-        folder = Path(self.to).expanduser() if self.to else Path.cwd()
+        folder = self._folder()
         if not self.dry_run:
             check_folder(folder)
         config = self.configuration()
@@ -83,7 +86,7 @@ carme-hub support-bundle 4711 alice/train --unit carme-hub --pseudonyms --to ~/"
         settings = known.slurm_settings(config)
         units = [*(self.units or (UNITS if machine.BOOTED.is_dir() else ()))]
         files = [*self.log_files, *known.audit_files(config)]
-        logs = site.Logs(self.log_files, self.units)
+        logs = Logs(self.log_files, self.units)
         parts = [
             *machine.machine_parts(settings.commands(), units, files),
             *site.site_parts(config, Path(self.config_path), redactor, token),
@@ -110,6 +113,9 @@ carme-hub support-bundle 4711 alice/train --unit carme-hub --pseudonyms --to ~/"
             beside = write_private(file.with_name(f"{file.name}.names"), lines)
         self._report(file, packed, beside, unread)
         return 0
+
+    def _folder(self) -> Path:
+        return Path(self.to).expanduser() if self.to else Path.cwd()
 
     def _token(self) -> str:
         if not self.token_file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pwd
@@ -63,10 +64,8 @@ def site_secrets(config: Config) -> list[str | bytes]:
     for file in ENVIRONMENT_FILES:
         found += _variables(Path(file))
     found += _hub_secrets(config)
-    try:
+    with contextlib.suppress(CarmeError):  # the database itself is not packed
         found += stored_secrets(str(CarmeStore(config=config).url))
-    except CarmeError:
-        pass  # the database is not packed
     return found
 
 

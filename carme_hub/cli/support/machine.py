@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,12 @@ def machine_parts(commands: Commands, units: Sequence[str], files: Sequence[str]
         "versions.json", "the Python environment, the system, --version of programs", lambda: _versions(commands)
     )
     for unit in units:
-        yield Part(
-            f"systemd/{_plain(unit)}.txt", f"systemctl cat, show {unit}", lambda unit=unit: _unit(commands, unit)
-        )  # type: ignore[misc]
+        yield Part(f"systemd/{_plain(unit)}.txt", f"systemctl cat, show {unit}", partial(_unit, commands, unit))
         argv = ("journalctl", f"--unit={unit}", f"--lines={_RECORDS}", "--no-pager", "--quiet", "--output=short-iso")
-        yield Part(f"logs/{_plain(unit)}.journal.txt", " ".join(argv), lambda argv=argv: _run(commands, argv))  # type: ignore[misc]
+        yield Part(f"logs/{_plain(unit)}.journal.txt", " ".join(argv), partial(_run, commands, argv))
     for number, file in enumerate(files):
         name = f"logs/{number or ''}{'-' if number else ''}{_plain(Path(file).name)}"
-        source = f"the last {TAIL >> 20} MiB of {file}"
-        yield Part(name, source, lambda file=file: asyncio.to_thread(tail, Path(file)))  # type: ignore[misc]
+        yield Part(name, f"the last {TAIL >> 20} MiB of {file}", partial(asyncio.to_thread, tail, Path(file)))
 
 
 def tail(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a bundle has of the site: the doctor's findings, settings, the database in numbers, metrics, stories of sessions."""
+"""What a bundle has of the site: the doctor's findings, settings, the database in numbers, metrics, stories."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import http.client
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,12 +39,12 @@ _LONGEST = 20 << 20
 
 def site_parts(config: Config, file: Path, redactor: Redactor, token: str) -> Iterator[Part]:
     """Yield the parts about the site; ``token``: for the hub's metrics, "" = none."""
-    yield Part("doctor.json", f"carme-hub doctor --json --config {file}", lambda: asyncio.to_thread(_findings, file))
-    yield Part("configuration.json", f"the settings in {file}, without secrets", lambda: _settings(config, redactor))
+    yield Part("doctor.json", f"carme-hub doctor --json --config {file}", partial(asyncio.to_thread, _findings, file))
+    yield Part("configuration.json", f"the settings in {file}, without secrets", partial(_settings, config, redactor))
     url = str(CarmeStore(config=config).url)
-    yield Part("database.json", "schema, number of rows and checks of our own database", lambda: _database(url))
+    yield Part("database.json", "schema, number of rows and checks of our own database", partial(_database, url))
     hub = hub_of(config)
-    yield Part("metrics.txt", f"{hub.bind_url} hub/metrics", lambda: asyncio.to_thread(metrics, hub, token))
+    yield Part("metrics.txt", f"{hub.bind_url} hub/metrics", partial(asyncio.to_thread, metrics, hub, token))
 
 
 def session_parts(config: Config, subjects: Sequence[Subject], logs: Logs) -> Iterator[Part]:

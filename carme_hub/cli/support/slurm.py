@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from carme_hub.cli.explain.reader import commands_client
@@ -35,13 +36,13 @@ def slurm_parts(settings: CarmeSlurm) -> Iterator[Part]:
     """Yield the parts about Slurm."""
     commands = settings.commands()
     for name, argv in _TEXTS:
-        yield Part(f"slurm/{name}.txt", " ".join(argv), lambda argv=argv: _text(commands, argv))  # type: ignore[misc]
+        yield Part(f"slurm/{name}.txt", " ".join(argv), partial(_text, commands, argv))
     queue = ("squeue", "-h", "--states=all", "-o", "%T|%P|%r")
-    yield Part("slurm/queue.json", f"{' '.join(queue)}, counted", lambda: _counted(commands, queue))
-    yield Part("slurm/own-jobs.json", "squeue, jobs of the hub's sessions", lambda: _own_jobs(settings))
+    yield Part("slurm/queue.json", f"{' '.join(queue)}, counted", partial(_counted, commands, queue))
+    yield Part("slurm/own-jobs.json", "squeue, jobs of the hub's sessions", partial(_own_jobs, settings))
     associations = ("sacctmgr", "-n", "-P", "show", "assoc", f"cluster={settings.cluster}", "format=Account,User")
     yield Part(
-        "slurm/associations.json", f"{' '.join(associations)}, counted", lambda: _numbers(commands, associations)
+        "slurm/associations.json", f"{' '.join(associations)}, counted", partial(_numbers, commands, associations)
     )
 
 
