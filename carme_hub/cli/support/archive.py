@@ -24,6 +24,15 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"others can write in {folder}: name a folder of yours that only you can write in, with --to")
 
 
+def free_name(folder: Path, stem: str, suffix: str) -> Path:
+    """Return the path of a file that is not there yet: with a number where others have the name."""
+    file, number = folder / f"{stem}{suffix}", 1
+    while os.path.lexists(file):
+        number += 1
+        file = folder / f"{stem}-{number}{suffix}"
+    return file
+
+
 def write_archive(file: Path, files: Mapping[str, str], at: float) -> Path:
     """Write files into a new archive (tar.gz, mode 0600), below a folder of its own name, and return its path.
 

@@ -16,7 +16,7 @@ from carme_hub.cli.base import ConfiguredApp, table
 from carme_hub.cli.explain.subject import Subject, subject_of
 from carme_hub.domain.support.pseudonyms import Pseudonyms, names_in
 
-from .archive import check_folder, write_archive, write_private
+from .archive import check_folder, free_name, write_archive, write_private
 from .parts import Packed, Part, pack
 
 #: Units of the hub and its proxy, where none are named (docs/howto/real-site.md).
@@ -98,7 +98,7 @@ carme-hub support-bundle 4711 alice/train --unit carme-hub --pseudonyms --to ~/"
         redactor = redactor.with_known(await known.secrets_of_sessions(config, subjects))
         packed = await self.with_progress("asking the hub, the database and Slurm", pack(parts, redactor))
         now = time.time()
-        file = folder / f"carme-hub-support-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}.tar.gz"
+        file = free_name(folder, f"carme-hub-support-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}", ".tar.gz")
         unread: dict[str, str] = {}
         people: Pseudonyms | None = None
         if self.pseudonyms:

@@ -81,7 +81,7 @@ async def _unit(commands: Commands, unit: str) -> str:
     file = await _run(commands, ("systemctl", "cat", "--no-pager", unit))
     properties = f"--property={','.join(_PROPERTIES)}"
     state = await _run(commands, ("systemctl", "show", "--no-pager", properties, unit))
-    return f"{state}\n{without_variables(file)}"
+    return without_variables(f"{state}\n{file}")
 
 
 async def _versions(commands: Commands) -> dict[str, Any]:

@@ -44,9 +44,9 @@ class Pseudonyms:
             taken.add(word)
             self._names[word] = name
             self._of[name.lower()] = word
-        # As a whole word: "ann" is not in "annual", but it is in "/home/ann", "job_of_ann" and "Ann@example.org".
+        # As a whole word: "ann" is not in "annual", but in "/home/ann", "job_of_ann", "Ann@example.org" and "%3Aann".
         parts = "|".join(re.escape(name) for name in people)
-        whole = rf"(?<![A-Za-z0-9])({parts})(?![A-Za-z0-9])"
+        whole = rf"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{{2}}))({parts})(?![A-Za-z0-9])"
         self._pattern = re.compile(whole, re.IGNORECASE) if people else None
 
     @property

@@ -45,7 +45,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # JSON Web Tokens, Slurm's among them.
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)?"), REMOVED),
     # A value that tornado signed, as JupyterHub's cookies are.
-    (re.compile(r"\b2\|\d+:\d*\|\d+:[^\s\"']+"), REMOVED),
+    (re.compile(r"\b2(?:\||%7C)\d+(?::|%3A)\d*(?:\||%7C)\d+(?::|%3A)[^\s\"']+", re.IGNORECASE), REMOVED),
     # scheme://user:password@host
     (re.compile(r"(?<=://)([^\s/:@\"']*):([^\s/?#\"']+)@"), rf"\1:{REMOVED}@"),
     (re.compile(r"(?<=://)[^\s/:@\"']{20,}@"), f"{REMOVED}@"),

@@ -7,6 +7,7 @@ that a site brings, texts are not shown at all: nobody here knows what they mean
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from .redaction import REMOVED, Redactor, is_secret_name
@@ -47,7 +48,7 @@ def shown(name: str, value: Any, redactor: Redactor, *, known: bool = True, dept
     if depth >= _DEPTH:
         return "[deeper]"
     if isinstance(value, Mapping):
-        if name.lower().rstrip("s") in ("environment", "environ", "env"):
+        if _is_environment(name):
             return environment({str(key): str(each) for key, each in value.items()}, redactor)
         items = list(value.items())[:_ITEMS]
         return {
@@ -70,17 +71,35 @@ def _sequence(name: str, every: list[Any], redactor: Redactor, *, known: bool, d
             found.append(REMOVED)
         else:
             found.append(shown(name, each, redactor, known=known, depth=depth + 1))
-        secret_follows = isinstance(each, str) and each.startswith("-") and "=" not in each and is_secret_name(each)
+        secret_follows = _is_secret_option(each)
     return found
 
 
 def secret_values(name: str, value: Any) -> list[str | bytes]:
-    """Return the values in a setting that have secret names: they are removed wherever else they stand."""
+    """Return the values in a setting that are not shown: they are removed wherever else they stand.
+
+    These are the values of secret names, of variables, and of options with secret names.
+    """
     if isinstance(value, Mapping):
+        if _is_environment(name):
+            hidden = (each for key, each in value.items() if key not in SHOWN_VARIABLES)
+            return [each for each in hidden if isinstance(each, str | bytes)]
         return [each for key, inner in value.items() for each in secret_values(str(key), inner)]
     if isinstance(value, list | tuple | set | frozenset):
-        return [each for inner in value for each in secret_values(name, inner)]
+        every = list(value)
+        found = [each for inner in every for each in secret_values(name, inner)]
+        return found + [
+            after for before, after in pairwise(every) if _is_secret_option(before) and isinstance(after, str | bytes)
+        ]
     return [value] if isinstance(value, str | bytes) and is_secret_name(name) else []
+
+
+def _is_environment(name: str) -> bool:
+    return name.lower().rstrip("s") in ("environment", "environ", "env")
+
+
+def _is_secret_option(word: Any) -> bool:
+    return isinstance(word, str) and word.startswith("-") and "=" not in word and is_secret_name(word)
 
 
 def _length(value: str) -> str:
