@@ -137,7 +137,8 @@ class SessionRows:
     def use(self, session: Session) -> list[Line]:
         """Return what it used on each of its nodes."""
         found = ActivityStore(self._engine, self._cluster).jobs([session.id])
-        return [use_line(each.node, float(each.at), each.total) for each in found]
+        # The end of a minute that was measured in part is that of the part, counted from the minute's beginning.
+        return [use_line(each.node, max(float(each.at), session.started), each.total) for each in found]
 
     def finished(self, jobs: Sequence[int], since: float) -> list[Line]:
         """Return what is known of jobs that have ended."""

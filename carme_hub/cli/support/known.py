@@ -187,4 +187,7 @@ async def _slurm_users(config: Config) -> list[str]:
 def _system_users() -> list[str]:
     people = [entry for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 65_534]
     full = [word for entry in people for word in entry.pw_gecos.partition(",")[0].split() if len(word) > 3]
-    return [*(entry.pw_name for entry in people), *full, os.environ.get("SUDO_USER", "")]
+    ours = pwd.getpwuid(os.geteuid()).pw_name  # the hub's user is no person
+    return [
+        name for name in (*(entry.pw_name for entry in people), *full, os.environ.get("SUDO_USER", "")) if name != ours
+    ]

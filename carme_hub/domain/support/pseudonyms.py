@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 #: Users of the system, not people: their names explain a text, and tell nothing.
 NOT_PEOPLE = frozenset(
-    {"root", "slurm", "munge", "nobody", "carme-hub", "jupyterhub", "postgres", "www-data", "unknown"}
+    {
+        *("root", "slurm", "munge", "nobody", "daemon", "postgres", "mysql", "www-data", "nginx", "systemd"),
+        *("carme", "carme-hub", "jupyterhub", "jupyter", "hub", "sandbox", "user", "users", "admin", "unknown", "none"),
+    }
 )
 
 

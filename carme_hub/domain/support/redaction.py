@@ -21,8 +21,8 @@ SHORTEST = 6
 #: Parts of names of settings, variables and fields whose values are secret.
 _SECRET_WORDS = (
     *("secret", "token", "passwd", "password", "passphrase", "pwd", "nonce", "credential", "cookie", "jwt", "salt"),
-    *("api_?key", "auth_?key", "access_?key", "private_?key", "crypt", "signing", "signature", "webhook", "dsn"),
-    *("authorization", "hmac", "munge_?key", "license_?key", "encryption", "xsrf"),
+    *("api_?key", "auth_?key", "access_?key", "private_?key", "crypt_?key", "signing", "signature", "webhook", "dsn"),
+    *("authorization", "hmac", "munge_?key", "license_?key", "xsrf"),
 )
 #: Last words of names that alone make one secret.
 _SECRET_ENDINGS = ("key", "keys", "pass", "auth", "hash", "pin", "otp")
@@ -33,7 +33,7 @@ _SECRET_NAME = re.compile(
 _HARMLESS = re.compile(
     r"(_file|_files|_path|_commands?|_location|_expires_in|_max_age(_days)?|_lifetime|_interval|_timeout|_size|_age"
     r"|_url_name|_scopes|_strict|_count|_tries|(^|_)ssl_key)$"
-    r"|^(enable_|allow_|auth_refresh|AuthType|AuthInfo|AuthAlt|CryptoType|JobCredential|idempotency)",
+    r"|(?-i:^(?:OLD)?PWD$)|^(enable_|allow_|auth_refresh|AuthType|AuthInfo|AuthAlt|CryptoType|JobCredential|idempotency)",
     re.IGNORECASE,
 )
 
@@ -57,7 +57,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _NAMED = re.compile(
     r"(?<![\w.\-])(?P<head>(?P<name>[A-Za-z_][\w.\-]*)(?P<quote>\\?[\"']?)(?P<equals>\s*(?:=>|:=|[:=])\s*))"
-    r"(?P<value>b?\\?\"(?:[^\"\\\n]|\\.)*\"?|b?\\?'(?:[^'\\\n]|\\.)*'?|[^\s,;&}\])]+)"
+    r"(?P<value>\[removed\]|\(null\)|b?\\?\"(?:[^\"\\\n]|\\.)*\"?|b?\\?'(?:[^'\\\n]|\\.)*'?|[^\s,;&}\])]+)"
 )
 _OPTION = re.compile(r"(?P<head>--?(?P<name>[A-Za-z][\w\-]*)[ =])(?P<value>\"[^\"]*\"|'[^']*'|[^\s-]\S*)")
 _HEX = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{32,}(?![0-9A-Za-z])")

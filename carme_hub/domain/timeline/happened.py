@@ -110,8 +110,8 @@ def _job(known: Known) -> Iterator[str]:
         if len(known.past or ()) > 1:
             yield f"Slurm has {len(known.past or ())} incarnations of its job; the last is {number}."
         if last.start:
-            waited = duration(int(max(0.0, last.start - last.submitted)))
-            yield f"Slurm started {number} on {nodes_of(last)} after {waited}."
+            waited = int(max(0.0, last.start - last.submitted))
+            yield f"Slurm started {number} on {nodes_of(last)} {f'after {duration(waited)}' if waited else 'at once'}."
         elif last.phase is Phase.TERMINAL:
             yield f"Slurm took {number}, which never started."
         else:

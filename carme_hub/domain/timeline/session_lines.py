@@ -116,7 +116,7 @@ def act_line(at: float, actor: str, action: str, target: str, reason: str, outco
 
 
 def use_line(node: str, at: float, total: Total) -> Line:
-    """Return what it used on one node until a moment, as its reporter measured it."""
+    """Return what it used on one node, as its reporter measured it until its last minute."""
     parts = []
     for number, gpu in enumerate(total.gpus):
         mean = "not known" if gpu.utilisation is None else f"{gpu.utilisation:.0f} %"
@@ -124,7 +124,7 @@ def use_line(node: str, at: float, total: Total) -> Line:
         parts.append(f"GPU {number} busy {mean}{errors}")
     parts.append("CPUs not known" if total.cpus is None else f"{total.cpus:.1f} CPUs")
     parts.append("memory not known" if total.memory is None else f"{gib(total.memory)} of memory at most")
-    text = f"Until here it used on {node}, on average: {', '.join(parts)}; measured for {duration(total.seconds)}."
+    text = f"It used on {node}, on average: {', '.join(parts)}; measured for {duration(total.seconds)}."
     return Line(at, ACTIVITY, text, Rank.DURING, {"event": "use", "node": node, "seconds": total.seconds})
 
 
