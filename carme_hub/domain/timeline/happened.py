@@ -153,8 +153,8 @@ def _end(known: Known, zone: tzinfo) -> Iterator[str]:
     if known.queue is None:
         yield "Whether it runs now is not known, because the queue was not read; it is open until its end is proved."
     elif session is not None and session.job_id:
-        unread = ", which was not read" if known.past is None else ""
-        yield f"The queue does not show its job, nor does accounting{unread} its end: no proof, so it is open."
+        accounting = "accounting was not read" if known.past is None else "accounting has no end of it"
+        yield f"The queue does not show its job, and {accounting}: no proof of an end, so it is open."
 
 
 def _slurms_word(known: Known, session: Session) -> Iterator[str]:

@@ -194,10 +194,11 @@ def test_records_of_the_log_about_the_session_are_shown_and_those_of_others_are_
 def test_a_log_that_cannot_be_read_is_said_and_many_records_are_cut(site: ExplainedSite) -> None:
     site.store(session())
     missing = site.line.folder / "missing.log"
-    assert f"log {missing}" in [each["source"] for each in told(site, ID, "--log", str(missing))["not_read"]]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(T0 + 2))
     site.log.write_text("".join(f"[I {when}.{n:03} JupyterHub x:1] {ID} number {n}\n" for n in range(50)))
-    found = [each["text"] for each in told(site, ID, "--log", str(site.log), "--log-lines", "5")["lines"]]
+    story = told(site, ID, "--log", str(missing), "--log", str(site.log), "--log-lines", "5")
+    assert f"log {missing}" in [each["source"] for each in story["not_read"]]
+    found = [each["text"] for each in story["lines"]]
     assert [each for each in found if "number" in each] == [f"{ID} number {n}" for n in range(45, 50)]
     assert any(each.startswith("45 earlier records") for each in found)
 
