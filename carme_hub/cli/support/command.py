@@ -160,8 +160,8 @@ def _readme(
     lines = [
         f"Support bundle of Carme Hub {__version__}, made {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}.",
         "",
-        "Secrets were taken out where they are known, where their form or the name before them says what they are:",
-        "[removed]. Names of users "
+        "Secrets were taken out where they are known, and where their form or the name before them says what they are:",
+        "[removed] stands in their place. Names of users "
         + ("were replaced by others, the same in all files." if pseudonyms else "are as they are."),
         "",
         "Packed:",

@@ -78,9 +78,9 @@ def without_variables(text: str) -> str:
 
 
 async def _unit(commands: Commands, unit: str) -> str:
-    file = await _run(commands, ("systemctl", "cat", "--no-pager", unit))
+    file = await _run(commands, ("systemctl", "cat", "--no-pager", "--", unit))
     properties = f"--property={','.join(_PROPERTIES)}"
-    state = await _run(commands, ("systemctl", "show", "--no-pager", properties, unit))
+    state = await _run(commands, ("systemctl", "show", "--no-pager", properties, "--", unit))
     return without_variables(f"{state}\n{file}")
 
 

@@ -6,14 +6,21 @@ import gzip
 import hashlib
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from explained_site import ID, T0, ExplainedSite, record, session
+from explained_site import ID, REQUEST, T0, ExplainedSite, record, session
 
 from carme_hub.cli.explain.command import EXIT_UNKNOWN, ExplainApp
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.sessions.session import SessionState
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.ledger.writes import LedgerStore
+from carme_hub.store.reservations import ReservationStore
 
 
 def told(site: ExplainedSite, *argv: str) -> dict[str, Any]:
@@ -233,3 +240,30 @@ def test_a_configuration_that_fails_is_named(tmp_path: Path, site: ExplainedSite
     code, _, err = site.line.run(ExplainApp, ID)
     assert code == 2
     assert "broken" in err
+
+
+def test_the_booking_it_ran_in_and_its_companions_are_part_of_the_story(site: ExplainedSite) -> None:
+    booking = Reservation(
+        id="0a1b2c3d-4e5f-4000-8000-000000000001",
+        cluster="lab",
+        owner="alice",
+        account="physics",
+        title="Course",
+        need=Need("a100", 2),
+        period=Period(int(T0), int(T0) + 7200),
+        places=(Place("node1", "a100", 2, 1),),
+        state=State.ACTIVE,
+        created=T0 - 1000,
+        used=T0 + 61,
+    )
+    engine = CarmeStore(url=site.line.url).open()
+    with ReservationStore(LedgerStore(engine)).transaction("lab") as calendar:
+        calendar.add([booking])
+    engine.dispose()
+    companion = session(ID[:-2] + "cc", parent=ID, created=T0 + 100, started=T0 + 110, job_id=4712, server_name="")
+    site.store(session(request=replace(REQUEST, reservation=booking.names()[0])), companion)
+    texts = [each["text"] for each in told(site, ID)["lines"]]
+    assert texts[0].startswith("Booking “Course” of alice was made: 2 × a100")
+    assert "Booking “Course” of alice was first used." in texts
+    assert any(text.startswith(f"The companion {companion.id} was asked for, job 4712") for text in texts)
+    assert "a companion of session" in told(site, companion.id)["happened"]

@@ -15,6 +15,8 @@ from canaries import ID, KINDS, Canaries, unpacked
 from rig.command_line import CommandLine
 
 from carme_hub.cli.base import UsageError
+from carme_hub.cli.explain.command import ExplainApp
+from carme_hub.cli.explain.subject import subject_of
 from carme_hub.cli.support.archive import write_archive
 from carme_hub.cli.support.command import SupportBundleApp
 from carme_hub.cli.support.machine import TAIL, tail, without_variables
@@ -193,3 +195,14 @@ def test_the_metrics_of_a_hub_that_answers_are_packed(canaries: Canaries, mine: 
     _Hub.token = "another"
     said, _ = packed(canaries, mine, "--token-file", str(canaries.line.folder / "mail-password"))
     assert "read:metrics" in said["not_packed"]["metrics.txt"]
+
+
+def test_each_command_of_the_guide_can_be_typed() -> None:
+    page = (Path(__file__).parents[4] / "docs/howto/when-something-is-wrong.md").read_text()
+    lines = [line.split() for line in page.splitlines() if line.startswith("carme-hub ")]
+    assert len(lines) >= 6
+    for _, name, *words in lines:
+        app = {"explain": ExplainApp, "support-bundle": SupportBundleApp}[name]()
+        app.initialize(words)
+        for word in app.extra_args:
+            assert subject_of(word)
