@@ -52,6 +52,11 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # Headers.
     (re.compile(rf"(?i)\b({_HEADERS})(['\"]?\s*[:=]\s*)[^\r\n]+"), rf"\1\2{REMOVED}"),
     (re.compile(rf"(?i)\b(bearer|token|basic|carme-nonce|digest)(\s+)(?={_WORD}*\d){_WORD}{{16,}}"), rf"\1\2{REMOVED}"),
+    # A password may have blanks: where nothing closes it, the rest of the line goes.
+    (
+        re.compile(r"(?i)\b(pass(?:words?|phrase|wd))(\s*[:=]\s*)(?=\S)(?![\"'(\[]|none\b|null\b)[^\r\n]+"),
+        rf"\1\2{REMOVED}",
+    ),
     # Tokens that say by their beginning whose they are.
     (re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|sk-|pypi-|AKIA|ASIA|hvs\.)[\w-]{8,}"), REMOVED),
 )

@@ -27,6 +27,7 @@ RANDOM = "Zq3_vT9xK1-pLw8sYb7NcD2eFg5hJ6kM0aRiUoVtXyW"
         "Cookie: jupyterhub-session-id=hunter2hunter2; a=b",
         "password=hunter2hunter2",
         "'db_password': 'hunter2 hunter2'",
+        "password: correct hunter2 hunter2",
         '{"client_secret": "hunter2hunter2"}',
         "OAUTH_CLIENT_SECRET=hunter2hunter2",
         "carme --token hunter2hunter2 --x",
