@@ -44,12 +44,13 @@ from carme_hub.slurm.submit.submitters import DirectSubmitter
 from carme_hub.store.engine import CarmeStore
 
 from . import job_log, logs
+from .daemon_thread import in_daemon_thread
 from .database import During, SessionRows
 from .subject import Subject
 
 T = TypeVar("T")
-#: Seconds for one source. Slurm's commands have a limit of their own; a database may let its reader wait.
-LIMIT = 60.0
+#: Seconds for one source, and for a log, which may be long. Slurm's commands have limits of their own.
+LIMIT, LOG_LIMIT = 20.0, 600.0
 #: Lines of a job's output that are shown.
 OUTPUT_LINES = 40
 
@@ -94,7 +95,7 @@ class SessionReader:
             Refused: every source answered, and there is no such session or job; or several may be meant.
         """
         self._unread, now = [], self._clock()
-        self._rows = await self._ask(DATABASE, asyncio.to_thread(SessionRows, self._url, self._slurm.cluster))
+        self._rows = await self._ask(DATABASE, in_daemon_thread(SessionRows, self._url, self._slurm.cluster))
         try:
             found = await self._in_rows(DATABASE, lambda rows: rows.find(subject))
             session, lines = next(iter(found or ()), None), _others(found or [], subject)
@@ -109,22 +110,23 @@ class SessionReader:
             lines += [*more, *await self._log_lines(known, subject)]
             known = await self._with_output(known)
         finally:
-            if self._rows is not None:
-                self._rows.close()
-                self._rows = None
+            rows, self._rows = self._rows, None
+            if rows is not None:
+                rows.close()
         return replace(known, lines=tuple(lines), unread=tuple(self._unread))
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, source: str, question: Awaitable[T]) -> T | None:
+    async def _ask(self, source: str, question: Awaitable[T], limit: float = 0.0) -> T | None:
         """Return an answer; None where there is none, which is noted."""
+        limit = limit or LIMIT
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(limit):
                 return await question
         except Refused:
             raise
         except TimeoutError:
-            self._unread.append(Unread(source, f"no answer in {LIMIT:.0f} s"))
+            self._unread.append(Unread(source, f"no answer in {limit:g} s"))
         except (CarmeError, TraitError, OSError, ValueError, TypeError, LookupError) as error:
             # Rows of another release, or a damaged one, must not hide what the other sources say.
             why = str(error) or type(error).__name__
@@ -134,9 +136,15 @@ class SessionReader:
         return None
 
     async def _in_rows(self, source: str, question: Callable[[SessionRows], T]) -> T | None:
-        """Return an answer of the database; None where there is none, which is noted once where it does not open."""
-        rows = self._rows
-        return None if rows is None else await self._ask(source, asyncio.to_thread(question, rows))
+        """Return an answer of the database; None where there is none, which is noted.
+
+        A database that has not answered once in time is not asked again: each further question would take as long.
+        """
+        rows, before = self._rows, len(self._unread)
+        found = None if rows is None else await self._ask(source, in_daemon_thread(question, rows))
+        if len(self._unread) > before and self._unread[-1].why.startswith("no answer in "):
+            self._rows = None
+        return found
 
     def _refuse_nothing(self, known: Known, subject: Subject) -> None:
         nothing = known.session is None and not known.queue and not known.past
@@ -207,11 +215,11 @@ class SessionReader:
     async def _log_lines(self, known: Known, subject: Subject) -> list[Line]:
         marks, lines = self._marks(known, subject), list[Line]()
         for file in self._logs.files:
-            reading = asyncio.to_thread(logs.from_file, Path(file), marks, self.zone, self._logs.most)
-            lines += await self._ask(f"{LOG} {file}", reading) or []
+            reading = in_daemon_thread(logs.from_file, Path(file), marks, self.zone, self._logs.most)
+            lines += await self._ask(f"{LOG} {file}", reading, LOG_LIMIT) or []
         for unit in self._logs.units:
             reading = logs.from_journal(self._commands, unit, marks, self.zone, self._logs.most)
-            lines += await self._ask(f"journal of {unit}", reading) or []
+            lines += await self._ask(f"journal of {unit}", reading, LOG_LIMIT) or []
         return lines
 
     def _marks(self, known: Known, subject: Subject) -> Marks:
@@ -229,7 +237,7 @@ class SessionReader:
         if argv:
             text = await self._ask(OUTPUT, job_log.by_command(self._commands, argv, user, known.id)) or ""
         else:
-            text, at = await self._ask(OUTPUT, asyncio.to_thread(job_log.by_file, user, known.id)) or ("", 0.0)
+            text, at = await self._ask(OUTPUT, in_daemon_thread(job_log.by_file, user, known.id)) or ("", 0.0)
         number = known.session.job_id if known.session else known.past[-1].record.id if known.past else 0
         shown = Redactor().text("\n".join(text.rstrip().splitlines()[-OUTPUT_LINES:]))
         return replace(known, output=shown, output_at=at, mark=end_mark(text, number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from traitlets.config import Config, LazyConfigValue
 
 from carme_hub.auth.secret_files import sqlite_file
+from carme_hub.cli.explain.daemon_thread import in_daemon_thread
 from carme_hub.cli.explain.job_log import LogUnread, read_file
 from carme_hub.cli.explain.reader import SessionReader
 from carme_hub.cli.explain.subject import Subject
@@ -94,7 +94,7 @@ async def secrets_of_sessions(config: Config, subjects: Sequence[Subject]) -> li
         except Refused:
             continue
         if known.session is not None:
-            found += await asyncio.to_thread(session_secrets, known.session)
+            found += await in_daemon_thread(session_secrets, known.session)
     return found
 
 
@@ -159,10 +159,10 @@ async def names_of_users(config: Config) -> tuple[set[str], dict[str, str]]:
     url = str(hub.db_url) if "://" in str(hub.db_url) else f"sqlite:///{hub.db_url}"
     ours = str(CarmeStore(config=config).url)
     sources: Sequence[tuple[str, Callable[[], Awaitable[Sequence[str]]]]] = (
-        ("the database", lambda: asyncio.to_thread(user_names, ours)),
-        ("JupyterHub's database", lambda: asyncio.to_thread(_hub_users, url)),
+        ("the database", lambda: in_daemon_thread(user_names, ours)),
+        ("JupyterHub's database", lambda: in_daemon_thread(_hub_users, url)),
         ("sacctmgr", lambda: _slurm_users(config)),
-        ("the system", lambda: asyncio.to_thread(_system_users)),
+        ("the system", lambda: in_daemon_thread(_system_users)),
     )
     for source, ask in sources:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub import __version__
+from carme_hub.cli.explain.daemon_thread import in_daemon_thread
 from carme_hub.domain.support.redaction import REMOVED, Redactor
 from carme_hub.domain.support.settings import SHOWN_VARIABLES, environment
 from carme_hub.errors import CarmeError
@@ -51,7 +51,7 @@ def machine_parts(commands: Commands, units: Sequence[str], files: Sequence[str]
         yield Part(f"logs/{_plain(unit)}.journal.txt", " ".join(argv), partial(_run, commands, argv))
     for number, file in enumerate(files):
         name = f"logs/{number or ''}{'-' if number else ''}{_plain(Path(file).name)}"
-        yield Part(name, f"the last {TAIL >> 20} MiB of {file}", partial(asyncio.to_thread, tail, Path(file)))
+        yield Part(name, f"the last {TAIL >> 20} MiB of {file}", partial(in_daemon_thread, tail, Path(file)))
 
 
 def tail(file: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import ssl
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from traitlets.config import Config
 
 from carme_hub.cli.doctor.command import DoctorApp
 from carme_hub.cli.explain.command import story_json
+from carme_hub.cli.explain.daemon_thread import in_daemon_thread
 from carme_hub.cli.explain.reader import Logs, SessionReader
 from carme_hub.cli.explain.subject import Subject
 from carme_hub.cli.hub_config import hub_of
@@ -39,12 +39,12 @@ _LONGEST = 20 << 20
 
 def site_parts(config: Config, file: Path, redactor: Redactor, token: str) -> Iterator[Part]:
     """Yield the parts about the site; ``token``: for the hub's metrics, "" = none."""
-    yield Part("doctor.json", f"carme-hub doctor --json --config {file}", partial(asyncio.to_thread, _findings, file))
+    yield Part("doctor.json", f"carme-hub doctor --json --config {file}", partial(in_daemon_thread, _findings, file))
     yield Part("configuration.json", f"the settings in {file}, without secrets", partial(_settings, config, redactor))
     url = str(CarmeStore(config=config).url)
     yield Part("database.json", "schema, number of rows and checks of our own database", partial(_database, url))
     hub = hub_of(config)
-    yield Part("metrics.txt", f"{hub.bind_url} hub/metrics", partial(asyncio.to_thread, metrics, hub, token))
+    yield Part("metrics.txt", f"{hub.bind_url} hub/metrics", partial(in_daemon_thread, metrics, hub, token))
 
 
 def session_parts(config: Config, subjects: Sequence[Subject], logs: Logs) -> Iterator[Part]:
@@ -74,10 +74,10 @@ async def _settings(config: Config, redactor: Redactor) -> dict[str, dict[str, A
 
 
 async def _database(url: str) -> dict[str, Any]:
-    found = await asyncio.to_thread(overview, url)
+    found = await in_daemon_thread(overview, url)
     document: dict[str, Any] = asdict(found)
     try:
-        report = await asyncio.to_thread(check, url)
+        report = await in_daemon_thread(check, url)
     except CarmeError as error:
         return {**document, "checks": str(error)}
     return {**document, "checks": [{"name": r.name, "good": r.passed, "says": r.text} for r in report.results]}
@@ -104,8 +104,8 @@ def metrics(hub: Any, token: str) -> str:
     try:
         headers = {"Authorization": f"token {token}"} if token else {}
         connection.request("GET", f"{hub.base_url}hub/metrics", headers=headers)
-        answer = connection.getresponse()
-        text = answer.read(_LONGEST).decode("utf-8", "replace")
+        with connection.getresponse() as answer:
+            text = answer.read(_LONGEST).decode("utf-8", "replace")
     except http.client.HTTPException as error:
         raise CarmeError(f"what answers at {host} is no hub: {error!r}") from error
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 from explained_site import ID, REQUEST, T0, ExplainedSite, record, session
 
+from carme_hub.cli.explain import reader
 from carme_hub.cli.explain.command import EXIT_UNKNOWN, ExplainApp
+from carme_hub.cli.explain.database import SessionRows
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
@@ -267,3 +270,18 @@ def test_the_booking_it_ran_in_and_its_companions_are_part_of_the_story(site: Ex
     assert "Booking “Course” of alice was first used." in texts
     assert any(text.startswith(f"The companion {companion.id} was asked for, job 4712") for text in texts)
     assert "a companion of session" in told(site, companion.id)["happened"]
+
+
+def test_a_database_that_never_answers_does_not_keep_the_command(
+    site: ExplainedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.store(session())
+    monkeypatch.setattr(reader, "LIMIT", 1.0)
+    for name in ("entries", "anomalies", "use", "messages"):
+        monkeypatch.setattr(SessionRows, name, lambda *_: threading.Event().wait())
+    began = time.monotonic()
+    story = told(site, ID)
+    assert time.monotonic() - began < 20, "it is given up once, not for each question, and not waited for at the end"
+    assert {"source": "ledger", "why": "no answer in 1 s"} in story["not_read"]
+    assert "Slurm started job 4711" in story["happened"]
+    assert "What it cost is not known" in story["happened"]
