@@ -44,6 +44,14 @@ class CarmeHubApp(Application):
         "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates of distributed trainings"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
+        "support-bundle": (
+            "carme_hub.cli.support.command.SupportBundleApp",
+            "Pack what somebody else needs to help, without secrets",
+        ),
+        "explain": (
+            "carme_hub.cli.explain.command.ExplainApp",
+            "Tell the whole story of one session, in order of time",
+        ),
     }
 
     def start(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, create_engine, func, or_, select, text
+from sqlalchemy import Connection, Engine, and_, create_engine, func, inspect, or_, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -20,7 +20,7 @@ from carme_hub.store.ledger.sums import differences
 
 from .backup import database_file
 from .engine import connect_timeouts, current_revision, head_revision
-from .tables import ledger, open_hold
+from .tables import ledger, metadata, open_hold
 from .tables import reservation as reservations
 from .tables import session as sessions
 
@@ -67,13 +67,23 @@ class CheckReport:
         return all(each.passed for each in self.results)
 
 
+@dataclass(frozen=True, slots=True)
+class DatabaseOverview:
+    """What a database is: its kind, its schema and that of this release, and how many rows our tables have in it."""
+
+    kind: str
+    schema: str | None
+    wanted_schema: str
+    rows: Mapping[str, int]
+
+
 def check(url: str) -> CheckReport:
     """Check a database without writing to it.
 
     Raises:
         StoreError: the database does not exist, or cannot be opened.
     """
-    engine = _read_only(url)
+    engine = open_read_only(url)
     try:
         have, want = current_revision(engine), head_revision()
         message = (
@@ -93,13 +103,34 @@ def check(url: str) -> CheckReport:
         engine.dispose()
 
 
+def overview(url: str) -> DatabaseOverview:
+    """Return the schema and the size of a database, also of one of another release.
+
+    Raises:
+        StoreError: the database does not exist, or cannot be read.
+    """
+    engine = open_read_only(url)
+    try:
+        rows: dict[str, int] = {}
+        with engine.connect() as connection:
+            for name in sorted(inspect(connection).get_table_names()):
+                if name in metadata.tables:
+                    count = select(func.count()).select_from(metadata.tables[name])
+                    rows[name] = int(connection.execute(count).scalar_one())
+        return DatabaseOverview(engine.dialect.name, current_revision(engine), head_revision(), rows)
+    except SQLAlchemyError as error:
+        raise StoreError(f"The database {make_url(url)!r} cannot be read: {error}") from error
+    finally:
+        engine.dispose()
+
+
 def reservation_stems(url: str, cluster: str) -> frozenset[str]:
     """Return the beginnings of the names in Slurm of all reservations that a cluster ever had, without writing.
 
     Raises:
         StoreError: the database does not exist, or cannot be read.
     """
-    engine = _read_only(url)
+    engine = open_read_only(url)
     try:
         with engine.connect() as connection:
             ids = connection.execute(select(reservations.c.id).where(reservations.c.cluster == cluster)).scalars()
@@ -110,7 +141,12 @@ def reservation_stems(url: str, cluster: str) -> frozenset[str]:
         engine.dispose()
 
 
-def _read_only(url: str) -> Engine:
+def open_read_only(url: str) -> Engine:
+    """Return an engine that cannot write, and creates and upgrades nothing; the caller disposes of it.
+
+    Raises:
+        StoreError: there is no such SQLite file.
+    """
     file = database_file(url)
     if file is None:
         only_reads = {"postgresql_readonly": True}

@@ -80,6 +80,16 @@ class SessionStore:
         found = self._read(select(table).where(*where).order_by(table.c.created.desc()).limit(1))
         return found[0] if found else None
 
+    def of_job(self, cluster: str, job_id: int) -> list[Session]:
+        """Return the sessions that had a job of that number, the newest first: Slurm may use a number again."""
+        where = (table.c.cluster == cluster, table.c.job_id == job_id)
+        return self._read(select(table).where(*where).order_by(table.c.created.desc()))
+
+    def beginning_with(self, beginning: str, limit: int) -> list[Session]:
+        """Return sessions and companions whose ids begin so, the newest first."""
+        where = table.c.id.startswith(beginning, autoescape=True)
+        return self._read(select(table).where(where).order_by(table.c.created.desc()).limit(limit))
+
     def companions_of(self, parent: str, limit: int) -> list[Session]:
         """Return the newest companions of a session, open or ended, oldest first."""
         where = table.c.parent == parent
