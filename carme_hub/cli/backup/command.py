@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ class BackupApp(ConfiguredApp):
     """Write a backup."""
 
     name = "carme-hub backup"
-    description = """Write one file (tar, gzip, mode 0600) with all that the hub needs on another host: both databases as
-    of one moment each, cookie secret, proxy token, internal certificates, the configuration file, policy and secrets
+    description = """Write one file (tar, gzip, mode 0600) with all that the hub needs on another host: both databases
+    as of one moment each, cookie secret, proxy token, internal certificates, the configuration file, policy and secrets
     that it names. The hub may run. What was written is read again and compared. Run it as the hub's user or as root.
 
     The file has everybody's access to the hub in it: keep it where nobody else can read it, and on another machine."""
@@ -131,7 +131,12 @@ class BackupApp(ConfiguredApp):
         if self.as_json:
             self.print_json(
                 {
-                    **{"file": str(target), "bytes": size, "seconds": round(seconds, 3), "files": len(manifest.entries)},
+                    **{
+                        "file": str(target),
+                        "bytes": size,
+                        "seconds": round(seconds, 3),
+                        "files": len(manifest.entries),
+                    },
                     **{"schemas": dict(manifest.schemas), "removed": [str(each) for each in removed]},
                     "elsewhere": list(manifest.elsewhere),
                 }
@@ -167,9 +172,20 @@ class CheckApp(ConfiguredApp):
             return 0
         versions = ", ".join(f"{package} {version}" for package, version in found.versions.items())
         print(f"whole; of {made}, by {versions}, on {', '.join(found.hosts)}")
-        rows = [(each.role, each.path or found.urls.get(each.role, ""), each.bytes) for each in found.entries]
+        by_role: dict[str, list[Entry]] = {}
+        for entry in found.entries:
+            by_role.setdefault(entry.role, []).append(entry)
+        rows = [(role, _origin(found, each), sum(entry.bytes for entry in each)) for role, each in by_role.items()]
         print(table(("what", "from", "bytes"), rows, "bytes"))
         return 0
+
+
+def _origin(found: Manifest, entries: Sequence[Entry]) -> str:
+    """Return where the files of a role came from."""
+    paths = [entry.path for entry in entries if entry.path]
+    if not paths:
+        return str(found.urls.get(entries[0].role, ""))
+    return paths[0] if len(paths) == 1 else f"{os.path.commonpath(paths)}/ ({len(paths)} files)"
 
 
 def _copies(source: Source, staging: Path, number: int) -> list[tuple[Entry, Path]]:
@@ -237,5 +253,3 @@ def _remove_older(folder: Path, keep: int) -> Iterator[Path]:
     for each in ours[:-keep]:
         each.unlink()
         yield each
-
-

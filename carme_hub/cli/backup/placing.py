@@ -29,13 +29,18 @@ class Place:
     """Where one file of a backup goes.
 
     Attributes:
-        exists: files that are there now, and would be renamed. stays: it is there, and is not replaced by an older one.
+        exists: files that are there now, and would be renamed. stays: why what is there is not replaced, "" if it is.
     """
 
     entry: Entry
     target: Path
     exists: Sequence[Path] = ()
-    stays: bool = False
+    stays: str = ""
+
+    @property
+    def act(self) -> str:
+        """What is done, in a few words."""
+        return self.stays or ("rename the present one, write" if self.exists else "write")
 
 
 def places_of(manifest: Manifest, into: Path | None) -> list[Place]:
@@ -61,8 +66,20 @@ def _target(entry: Entry, state: Path, into: Path | None) -> Path:
 def _place(entry: Entry, target: Path) -> Place:
     names = (target.name, *(target.name + end for end in _BESIDE if entry.kind == "sqlite"))
     exists = [each for name in names if (each := target.with_name(name)).exists() or each.is_symlink()]
-    # What people did is appended to it: an older one would lose the newest lines, by which a ledger is put right.
-    return Place(entry, target, exists, stays=entry.role == AUDIT and target.exists())
+    stays = ""
+    if entry.role == AUDIT and exists:
+        # What people did is appended to it: an older one would lose the newest lines, by which a ledger is put right.
+        stays = "stays: lines are only ever added to it"
+    elif exists == [target] and target.is_file() and _is_same(target, entry):
+        stays = "is there already"
+    return Place(entry, target, exists, stays)
+
+
+def _is_same(target: Path, entry: Entry) -> bool:
+    if target.is_symlink() or target.stat().st_size != entry.bytes:
+        return False
+    with target.open("rb") as file:
+        return sha256_of(file)[0] == entry.sha256
 
 
 def put_in_place(archive: Path, manifest: Manifest, places: Sequence[Place]) -> Iterator[str]:
@@ -94,18 +111,21 @@ def put_in_place(archive: Path, manifest: Manifest, places: Sequence[Place]) -> 
         for half in written.values():
             half.unlink(missing_ok=True)
         if isinstance(error, PermissionError):
-            raise Refused(f"{error.filename}: this user may not write there. Run it as root.", reason="denied") from error
+            raise Refused(
+                f"{error.filename}: this user may not write there. Run it as root.", reason="denied"
+            ) from error
         raise
     aside = f".before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    renamed = 0
     for member, half in written.items():
         for old in wanted[member].exists:
             old.rename(old.with_name(old.name + aside))
-            yield f"{old} is kept as {old.name}{aside}"
+            renamed += 1
         half.rename(wanted[member].target)
-    yield f"{len(written)} files of {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(manifest.made))} are in place"
-    for place in places:
-        if place.stays:
-            yield f"{place.target} stays as it is: lines are only ever added to it"
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.made))
+    yield f"{len(written)} files of {made} are in place, {len(places) - len(written)} were and are left as they are"
+    if renamed:
+        yield f"{renamed} files that were there are kept: their names end in {aside}"
 
 
 def _rename_certificates(file: Path, before: Path, after: Path) -> None:
@@ -128,7 +148,7 @@ def give_to_owner(path: Path, entry: Entry, mode: int | None = None) -> None:
 
     By name: on another host the same user may have another number.
     """
-    os.chmod(path, entry.mode if mode is None else mode)
+    path.chmod(entry.mode if mode is None else mode)
     if os.geteuid() != 0:
         return
     try:

@@ -56,7 +56,9 @@ class RestoreApp(ConfiguredApp):
         help="""Folder in which the hub's state folder is restored, in place of where it was. Files from outside of the
         state folder go to ``elsewhere`` below it, with their whole path.""",
     ).tag(config=True)
-    replace = Bool(False, help="Rename files that are there already; the end of each name has the time.").tag(config=True)
+    replace = Bool(False, help="Rename files that are there already; the end of each name has the time.").tag(
+        config=True
+    )
     dry_run = Bool(False, help="Check everything, print what would be done, and do nothing.").tag(config=True)
     from_slurm = Bool(False, help="Find sessions and charges again from Slurm; takes no file.").tag(config=True)
     since = Unicode(
@@ -85,14 +87,15 @@ class RestoreApp(ConfiguredApp):
         if self.since:
             raise UsageError("--since goes with --from-slurm")
         (name,) = positional_arguments(self, "FILE")
-        archive, into = Path(name), Path(self.into).absolute() if self.into else None
+        archive, into = Path(name), _absolute(self.into)
         manifest = await self.with_progress("reading the backup", asyncio.to_thread(verify, archive))
         site = None if into is not None else self._site()
         _check_release(manifest)
         for addresses in (manifest.addresses, site.addresses if site else {}):
             if at := hub_that_answers(addresses):
                 raise Refused(
-                    f"A hub answers on {at}. Two hubs must never have the same sessions: stop it before.", reason="hub-runs"
+                    f"A hub answers on {at}. Two hubs must never have the same sessions: stop it before.",
+                    reason="hub-runs",
                 )
         if missing := missing_users(manifest):
             raise Refused(f"This host has no user {', '.join(missing)}: make it before.", reason="no-user")
@@ -100,7 +103,7 @@ class RestoreApp(ConfiguredApp):
         there = [each for place in places if not place.stays for each in place.exists]
         full = list(_full_databases(manifest, site))
         if self.dry_run:
-            self._show(manifest, places, full, into)
+            self._show(manifest, places, full)
             return 0
         if (there or full) and not self.replace:
             raise Refused(
@@ -129,25 +132,33 @@ class RestoreApp(ConfiguredApp):
             self.note(f"{file} is not used: {error}")
             return None
 
-    def _show(self, manifest: Manifest, places: Sequence[Place], full: Sequence[str], into: Path | None) -> None:
-        rows = [(str(each.target), _act(each), each.entry.role) for each in places]
+    def _show(self, manifest: Manifest, places: Sequence[Place], full: Sequence[str]) -> None:
         if self.as_json:
-            files = [{"path": path, "act": act, "role": role} for path, act, role in rows]
+            files = [{"path": str(each.target), "act": each.act, "role": each.entry.role} for each in places]
             self.print_json({"would": files, "databases": list(full), "made": manifest.made})
             return
+        by_act: dict[tuple[str, str], list[Path]] = {}
+        for place in places:
+            by_act.setdefault((place.entry.role, place.act), []).append(place.target)
+        rows = [(role, shown_paths(paths), act) for (role, act), paths in by_act.items()]
         made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.made))
         print(f"The backup of {made} is whole. Nothing is done now; this would be:")
-        print(table(("file", "", "what"), rows))
+        print(table(("what", "file", ""), rows))
         for url in full:
             print(f"{url}: replaced; a dump of what it has now is kept in the state folder")
         if any(each.exists and not each.stays for each in places) and not self.replace:
             print("Files that are there are renamed only with --replace.")
 
 
-def _act(place: Place) -> str:
-    if place.stays:
-        return "stays as it is"
-    return "rename the present one, write" if place.exists else "write"
+def _absolute(folder: str) -> Path | None:
+    return Path(folder).absolute() if folder else None
+
+
+def shown_paths(paths: Sequence[Path]) -> str:
+    """Return one path, or of several the folder in which all of them are, with their number."""
+    if len(paths) == 1:
+        return str(paths[0])
+    return f"{os.path.commonpath(paths)}/ ({len(paths)} files)"
 
 
 def _check_release(manifest: Manifest) -> None:
@@ -212,11 +223,10 @@ def _next_steps(
     yield from (f"Not in the backup: {each}." for each in manifest.elsewhere)
     schema = manifest.schemas.get(OUR_DATABASE, "")
     if schema and schema != head_revision():
-        yield "The backup is of an older release: carme-hub db upgrade, and for JupyterHub's own: jupyterhub upgrade-db."
+        yield "The backup is of an older release: carme-hub db upgrade; for JupyterHub's own: jupyterhub upgrade-db."
     yield from _addresses(manifest)
-    yield (
-        f"Find what began and ended since the backup: carme-hub restore --from-slurm --config {own if into is None else '…'}"
-    )
+    here = own if into is None else "…"
+    yield f"Find what began and ended since the backup: carme-hub restore --from-slurm --config {here}"
     yield "carme-hub doctor, as the hub's user. Then start the proxy, and after it the hub."
 
 

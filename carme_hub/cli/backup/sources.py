@@ -5,9 +5,10 @@ The roles are the names of the settings, so that a person reads in the manifest 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,11 @@ def site_of(config: Config, file: Path, also: Sequence[str] = ()) -> Site:
     for path in map(Path, also):
         found.append(Source("--also", "folder" if path.is_dir() else "file", path.absolute()))
     there = [each for each in found if each.kind == "postgresql" or each.path.exists()]
-    expected = [each.role for each in found if each not in there and each.role != PROXY]
+    expected = [each.role for each in found if each not in there and each.role not in (PROXY, AUDIT)]
     return Site(
         sources=there,
         missing=expected,
-        elsewhere=list(_elsewhere()),
+        elsewhere=list(_elsewhere(any(each.kind == "postgresql" for each in found))),
         state=cookie.parent,
         cluster=str(CarmeSlurm(config=config).cluster),
         addresses=addresses_of(hub),
@@ -116,10 +117,8 @@ def own_names() -> list[str]:
     """Return the names and addresses of this machine."""
     name = socket.getfqdn()
     found = {name, socket.gethostname()}
-    try:
+    with contextlib.suppress(OSError):  # a machine may not know its own name
         found |= {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
-    except OSError:
-        pass  # a machine may not know its own name
     return sorted(found)
 
 
@@ -153,8 +152,8 @@ def _files_of(quotas: CarmeQuotas) -> list[str]:
     return sorted(name for name in quotas.trait_names(config=True) if name.endswith("_file"))
 
 
-def _elsewhere() -> list[str]:
-    found = [f"{name}, which the environment has" for name in _IN_ENVIRONMENT if os.environ.get(name)]
-    found.append("systemd units, EnvironmentFile= and other files that only they name (add these with --also)")
-    found.append("passwords of PostgreSQL (~/.pgpass, PGPASSWORD)")
-    return found
+def _elsewhere(on_server: bool) -> Iterator[str]:
+    yield from (f"{name}, which the environment has" for name in _IN_ENVIRONMENT if os.environ.get(name))
+    yield "systemd units, EnvironmentFile= and what else only they name (add such files with --also)"
+    if on_server:
+        yield "the passwords of PostgreSQL (~/.pgpass, PGPASSWORD)"

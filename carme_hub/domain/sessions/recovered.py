@@ -27,10 +27,10 @@ PORT_WORDS = "[carme-singleuser] starting"
 _NAME = re.compile(r"[\w.-]{0,255}")
 _TOKEN = re.compile(r"[\x21-\x7e]{8,255}")
 #: Fields of a request that Slurm itself does not know of a job.
-_NOT_IN_SLURM = {
-    **{name: str for name in ("profile", "image", "qos", "working_folder", "purpose", "exclude", "node", "python")},
-    **{name: int for name in ("cpus", "memory_mib", "nice")},
-    **{name: bool for name in ("requeue", "make_folder")},
+_NOT_IN_SLURM: dict[str, type] = {
+    **dict.fromkeys(("profile", "image", "qos", "working_folder", "purpose", "exclude", "node", "python"), str),
+    **dict.fromkeys(("cpus", "memory_mib", "nice"), int),
+    **dict.fromkeys(("requeue", "make_folder"), bool),
 }
 
 
