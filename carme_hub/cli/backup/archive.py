@@ -31,6 +31,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 16 << 20
 _PART = 1 << 20
+#: What reading a damaged archive raises.
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class BadBackup(CarmeError):
@@ -155,7 +157,7 @@ def each_file(archive: Path) -> Iterator[tuple[Entry, IO[bytes]]]:
             entry = wanted.pop(info.name, None)
             if entry is None or file is None or info.size != entry.bytes:
                 raise BadBackup(f"{archive}: {info.name} is not what the manifest says")
-            checked = _Checked(file)
+            checked = _Checked(archive, file)
             yield entry, checked  # type: ignore[misc]
             if checked.finish() != entry.sha256:
                 raise BadBackup(f"{archive}: {entry.member} ({entry.role}) is damaged: its checksum differs")
@@ -166,11 +168,14 @@ def each_file(archive: Path) -> Iterator[tuple[Entry, IO[bytes]]]:
 class _Checked:
     """A file whose checksum is computed while it is read."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._digest = file, hashlib.sha256()
+    def __init__(self, archive: Path, file: IO[bytes]) -> None:
+        self._archive, self._file, self._digest = archive, file, hashlib.sha256()
 
     def read(self, length: int = -1) -> bytes:
-        part = self._file.read(length)
+        try:
+            part = self._file.read(length)
+        except _DAMAGE as error:
+            raise BadBackup(f"{self._archive} is damaged: {error}") from error
         self._digest.update(part)
         return part
 
@@ -185,7 +190,7 @@ def _members(archive: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes
     try:
         with tarfile.open(archive, mode="r|gz") as tar:
             yield ((info, tar.extractfile(info) if info.isreg() else None) for info in tar)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _DAMAGE as error:
         raise BadBackup(f"{archive} is no backup of carme-hub, or it is damaged: {error}") from error
 
 

@@ -55,7 +55,7 @@ async def charge_again(app: ConfiguredApp, config: Config, findings: Findings, s
         charges.seconds = sum(sum(g.count for g in each.gpus) * each.seconds(now) for each in missing)
         held = await _held(access)
         charges.at_todays_price = [each.shown_id for each in missing if named_session(each) not in held]
-        charges.people = people_since(access.settings.audit_file, settled) if settled else []
+        charges.people = people_since(access.settings.audit_file, settled)
         if not dry_run:
             done = await app.with_progress(
                 "charging what ended", access.settlement_loop().settle(days=(now - start) / _DAY)

@@ -25,6 +25,8 @@ from carme_hub.store.backup import copy_sqlite, dump_postgresql, schema_of, show
 from .archive import Entry, Manifest, sha256_of, verify, write_archive
 from .sources import HUB_DATABASE, OUR_DATABASE, VERSION_TABLES, Site, Source, own_names, site_of
 
+#: Beginning of the names of what this command leaves where it is killed, and seconds after which that is removed.
+_STAGING, _REMAINS_AFTER = ".carme-hub-", 86_400
 _NAME = re.compile(r"carme-hub-\d{8}T\d{6}Z\.tar\.gz")
 
 
@@ -80,7 +82,8 @@ class BackupApp(ConfiguredApp):
         target = folder / f"carme-hub-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began))}.tar.gz"
         if target.exists():
             raise Refused(f"{target} exists already. Wait a second and try again.", reason="exists")
-        staging = Path(tempfile.mkdtemp(prefix=".carme-hub-backup-", dir=folder))
+        _remove_remains(folder)
+        staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
         try:
             manifest = await self._write(site, staging, target, began)
         finally:
@@ -246,6 +249,13 @@ def _give(path: Path, like: Path) -> None:
     if os.geteuid() == 0:
         status = like.stat()
         os.chown(path, status.st_uid, status.st_gid)
+
+
+def _remove_remains(folder: Path) -> None:
+    """Remove the copies of backups that were killed: nobody reads them, and they have every secret in them."""
+    for each in list(folder.glob(f"{_STAGING}*")):
+        if time.time() - each.lstat().st_mtime > _REMAINS_AFTER:
+            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
 
 
 def _remove_older(folder: Path, keep: int) -> Iterator[Path]:

@@ -13,6 +13,8 @@ from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.sessions.recovered import ServerSecrets
 from carme_hub.domain.sessions.session import Session
 
+#: Changes by people that the text lists.
+_MOST = 50
 _REPLACED = "a newer session of the same server runs: that one has the server, and the hub ends this one at a new start"
 #: What a new database of ours does not know of the time before.
 _LOST = (
@@ -203,11 +205,13 @@ def _charges(charges: Charges) -> Iterator[str]:
         yield f"{charges.waiting} jobs ended just now, and follow with the next settlement"
     if not charges.settled:
         yield "the ledger was empty: jobs that ended before the first of these days are charged with --since only"
-    for each in charges.people:
+    for each in charges.people[-_MOST:]:
         said = ", ".join(
             f"{name} {value}" for name, value in each.items() if name not in ("at", "action", "actor", "door")
         )
         yield f"{each['at']} {each.get('actor', '')} wrote {each.get('action', '')} ({said}): is it in the ledger?"
+    if len(charges.people) > _MOST:
+        yield f"the audit file has {len(charges.people) - _MOST} more lines of that time (--json prints them)"
 
 
 def _some(ids: Sequence[str]) -> str:

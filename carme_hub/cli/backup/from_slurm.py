@@ -71,6 +71,8 @@ async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
     """
     config = app.configuration()
     hub = hub_of(config)
+    if "slurm" not in str(config.JupyterHub.get("spawner_class", "")).lower():
+        raise Refused("This hub's sessions are no Slurm jobs: a backup is all that it can be restored from.")
     if at := hub_that_answers(addresses_of(hub)):
         raise Refused(f"A hub answers on {at}: it knows its sessions. Stop it before.", reason="hub-runs")
     slurm, store = CarmeSlurm(config=config), CarmeStore(config=config)
@@ -143,7 +145,7 @@ class _Search:
                 **{"job_id": job.id, "submitted": job.submitted},
             )
             return Found(Act.COMPLETED, job, id, started)
-        document = read_document(await self._document(job.user, f"{folder}/data.json"), id)
+        document = await self._document(job, id, folder)
         certificate = self._certificate(job.user, document)
         name = document.server.name if document.server else ""
         profile = self._rows.profile_of(job.user, name, id)
@@ -205,9 +207,16 @@ class _Search:
         home = self._homes.format(username=name) if self._homes else entry.pw_dir
         return SystemUser(name, entry.pw_uid, entry.pw_gid, home)
 
-    async def _document(self, user: str, path: str) -> bytes:
-        _, text = await self._read(user, {"path": path, "offset": 0, "length": _LONGEST_DOCUMENT}, "its data document")
-        return text
+    async def _document(self, job: Job, id: str, folder: str) -> SessionDocument:
+        request = {"path": f"{folder}/data.json", "offset": 0, "length": _LONGEST_DOCUMENT}
+        try:
+            _, text = await self._read(job.user, request, "its data document")
+        except NotADocument as error:
+            if job.phase is Phase.WAITING:
+                # slurmrestd gets it in the job's environment; the batch script writes it once it runs.
+                raise NotADocument(f"{error}; it waits, and may have none before it starts") from error
+            raise
+        return read_document(text, id)
 
     async def _lines(self, user: str, path: str) -> list[str]:
         """Return the lines of a session's log that can have its port; none where it has no log yet."""

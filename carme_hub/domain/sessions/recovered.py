@@ -110,7 +110,7 @@ def _server(own: Mapping[str, Any], files: Mapping[str, Any]) -> ServerSecrets:
     name, token, nonce = environ.get("JUPYTERHUB_SERVER_NAME", ""), environ["JUPYTERHUB_API_TOKEN"], own["nonce"]
     if not _NAME.fullmatch(name) or not _TOKEN.fullmatch(token) or not isinstance(nonce, str):
         raise NotADocument("its server's name or token is not one of the hub's")
-    certificate = str(files["tls.crt"]["text"]) if "tls.crt" in files else ""
+    certificate = str(files.get("tls.crt", {"text": ""})["text"])
     prefix, hub = str(environ["JUPYTERHUB_SERVICE_PREFIX"]), str(environ["JUPYTERHUB_API_URL"])
     return ServerSecrets(name, prefix, hub, token, nonce, certificate)
 
@@ -133,8 +133,9 @@ def _request(document: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 def _variable(plan: Mapping[str, Any], name: str) -> str:
     """Return a variable of a container from its plan: runtimes pass them by environment, or as options."""
-    if name in plan.get("environ", {}):
-        return str(plan["environ"][name])
+    for each, value in plan.get("environ", {}).items():
+        if each in (name, f"APPTAINERENV_{name}"):
+            return str(value)
     words = [str(word) for word in plan["argv"]]
     for at, word in enumerate(words):
         if word == name and at + 1 < len(words):
@@ -226,7 +227,7 @@ def recovered(
         certificate=certificate,
         parent=parent if server is None else "",
     )
-    runs = job.phase in (Phase.ACTIVE, Phase.ENDING) and bool(job.nodes)
+    runs = job.phase is Phase.ACTIVE and bool(job.nodes)
     if runs and (port or server is None):
         state, started = SessionState.RUNNING, job.start or now
         session = replace(session, state=state, started=started, node=job.nodes[0], port=port)
