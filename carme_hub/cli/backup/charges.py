@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from traitlets.config import Config
@@ -83,7 +84,7 @@ def _sessions_of(usages: list[Usage]) -> set[str]:
 
 def people_since(file: str, since: float) -> list[dict[str, str]]:
     """Return what people changed of GPU time after a time (UTC epoch seconds), as the audit file has it."""
-    moment, found = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since)), []
+    moment, found = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f"), []
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if file else []
     except OSError:

@@ -157,8 +157,9 @@ class HubRows:
     def _new_token(self, user: Any, session: Session, token: str, base: str, moment: datetime) -> Any:
         """Make the row of a server's token with the scopes that JupyterHub's role ``server`` and ours have."""
         self._find_client(_HUB_CLIENT)
-        roles = {role["name"]: role for role in [*get_default_roles(), *self._hub.load_roles]}
-        wanted = {*roles["server"]["scopes"], *self._more}
+        roles = [*get_default_roles(), *self._hub.load_roles]
+        of_server = [role["scopes"] for role in roles if role["name"] == "server" and role.get("scopes")]
+        wanted = {*of_server[-1], *self._more}
         if isinstance(configured := self._hub.config.Spawner.get("server_token_scopes", None), list):
             wanted = {*configured, "users:activity!user"}
         scopes = sorted(
