@@ -106,7 +106,12 @@ class Charges:
 
 @dataclass(slots=True)
 class Findings:
-    """Everything that was found. ``bookings``: names of Slurm's reservations that no booking has any more."""
+    """Everything that was found.
+
+    Attributes:
+        bookings: names of Slurm's reservations that no booking has any more.
+        problem: why nothing could be charged, "" if it could.
+    """
 
     dry_run: bool
     new_database: bool
@@ -115,6 +120,7 @@ class Findings:
     sessions: list[Found] = field(default_factory=list)
     charges: Charges | None = None
     bookings: list[str] = field(default_factory=list)
+    problem: str = ""
 
     def of(self, *acts: Act) -> list[Found]:
         """Return the sessions about which that is done."""
@@ -127,6 +133,7 @@ class Findings:
             "sessions": [each.document() for each in self.sessions],
             "charges": asdict(self.charges) if self.charges is not None else None,
             **{"bookings": self.bookings, "uncertain": list(uncertain(self))},
+            "problem": self.problem,
         }
 
 
@@ -174,6 +181,8 @@ def uncertain(findings: Findings) -> Iterator[str]:
             yield f"session {each.session} of {each.job.user} (job {each.job.id}): {'; '.join(each.doubts)}"
     if made := findings.of(Act.MADE):
         yield f"{len(made)} sessions hold no GPU time while they run: what they have used counts, and is charged"
+    if findings.problem:
+        yield f"nothing is charged now, the quotas service does it once accounting answers: {findings.problem}"
     yield from _charges(findings.charges) if findings.charges is not None else ()
     for name in findings.bookings:
         yield (

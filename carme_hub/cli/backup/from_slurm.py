@@ -8,6 +8,7 @@ run, and the quotas service, find nothing left to do.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -57,11 +58,15 @@ from .sources import addresses_of, hub_that_answers
 
 #: A data document has the texts of all programs of a session, mostly less than a quarter of this.
 _LONGEST_DOCUMENT = 4 << 20
+#: Files that are read at the same time, each by a process of its user.
+_AT_ONCE = 4
 _LIVE = (Phase.WAITING, Phase.ACTIVE, Phase.ENDING)
 
 
 async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
-    """Find sessions and charges again, write what is missing, and print what was found. Returns 0.
+    """Find sessions and charges again, write what is missing, and print what was found.
+
+    Returns 0, or 1 where accounting did not answer, so that nothing was charged.
 
     Args:
         since: as ``RestoreApp.since``.
@@ -91,7 +96,10 @@ async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
         search = _Search(hub, config, slurm, SessionStore(engine), rows)
         found = await app.with_progress("reading session folders", search.sessions(snapshot))
         findings.sessions = [each if dry_run else search.write(each) for each in found]
-        await charge_again(app, config, findings, since, dry_run=dry_run)
+        try:
+            await charge_again(app, config, findings, since, dry_run=dry_run)
+        except SlurmError as error:  # what was written of sessions stays, and is reported
+            findings.problem = str(error)
         findings.bookings = await _lost_bookings(config, slurm, store.url)
     finally:
         rows.close()
@@ -102,7 +110,7 @@ async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
         app.print_json(findings.document())
     else:
         print_findings(findings)
-    return 0
+    return 1 if findings.problem else 0
 
 
 class _Search:
@@ -111,19 +119,19 @@ class _Search:
     def __init__(self, hub: Any, config: Config, slurm: CarmeSlurm, store: SessionStore, rows: HubRows) -> None:
         self._hub, self._store, self._rows, self._cluster = hub, store, rows, str(slurm.cluster)
         self._homes = str(config.SlurmContainerSpawner.get("req_homedir", ""))
-        self._owner = _owner(slurm)
+        self._owner, self._at_once = _owner(slurm), asyncio.Semaphore(_AT_ONCE)
 
     async def sessions(self, snapshot: Snapshot) -> list[Found]:
         """Return what is known of each session whose job has not ended, oldest first; nothing is written."""
-        found = []
-        for job in sorted(snapshot.ours, key=lambda job: (job.submitted, job.id)):
-            id = session_of(job)
-            if id and job.phase in _LIVE:
-                try:
-                    found.append(await self._session(job, id))
-                except (NotADocument, NoServer, CarmeError) as error:
-                    found.append(Found(Act.LEFT, job, id, why=str(error)))
-        return list(_one_server_each(found))
+        jobs = [(job, id) for job in snapshot.ours if (id := session_of(job)) and job.phase in _LIVE]
+        jobs.sort(key=lambda each: (each[0].submitted, each[0].id))
+        return list(_one_server_each(await asyncio.gather(*(self._found(job, id) for job, id in jobs))))
+
+    async def _found(self, job: Job, id: str) -> Found:
+        try:
+            return await self._session(job, id)
+        except (NotADocument, NoServer, CarmeError) as error:
+            return Found(Act.LEFT, job, id, why=str(error))
 
     async def _session(self, job: Job, id: str) -> Found:
         known = self._store.get(id)
@@ -228,7 +236,8 @@ class _Search:
 
     async def _read(self, user: str, request: Mapping[str, object], what: str) -> tuple[dict[str, Any], bytes]:
         try:
-            return await self._owner.file(user, request)
+            async with self._at_once:
+                return await self._owner.file(user, request)
         except SlurmError as error:
             raise NotADocument(f"{what} cannot be read: {error}") from error
 

@@ -105,6 +105,13 @@ def ports_in(demo: Demo) -> set[int]:
         return {row[0] for row in database.execute("select port from servers")}
 
 
+def scopes_of_servers(demo: Demo) -> dict[str, list[str]]:
+    """Return what the token of each server may do, by the server's note."""
+    with closing(sqlite3.connect(f"file:{demo.folder / 'jupyterhub.sqlite'}?mode=ro", uri=True)) as database:
+        found = database.execute("select note, scopes from api_tokens where note like 'Server at %'")
+        return {note: sorted(json.loads(scopes)) for note, scopes in found}
+
+
 def jobs_by_user(hub: Hub) -> dict[str, str]:
     return {row["user"]: row["id"] for row in hub.jobs()}
 
@@ -174,6 +181,7 @@ def test_without_databases_sessions_are_found_by_slurm_and_charges_by_accounting
     hub.start_server("alice", "second")
     kernel = hub.new_kernel("alice")
     hub.run_cell("alice", kernel, "kept = 41")
+    scopes = scopes_of_servers(hub.demo)
     before, jobs = charges(hub.demo), sorted(row["id"] for row in hub.jobs())
     hub.stop()
     for name in ("carme-hub.sqlite", "jupyterhub.sqlite"):
@@ -186,6 +194,7 @@ def test_without_databases_sessions_are_found_by_slurm_and_charges_by_accounting
         ("alice", "second", "found"),
     }
     assert all(not each["doubts"] for each in found["sessions"])
+    assert scopes_of_servers(hub.demo) == scopes, "the tokens may do what they could, and no more"
     assert found["charges"]["difference"] == 0
     assert before.items() <= charges(hub.demo).items()
     assert any("grants" in text for text in found["uncertain"])

@@ -285,6 +285,19 @@ def test_a_slurm_that_is_silent_proves_nothing(site: CommandLine, slurm: SlurmWi
     assert everything(site) == before
 
 
+def test_sessions_are_written_also_where_accounting_is_silent(
+    site: CommandLine, slurm: SlurmWithTheseJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def usage(_self: UsageReader, _start: float, *_: Any) -> tuple[Usage, ...]:
+        raise SlurmUnreachable("sacct: no answer")
+
+    slurm.session(FIRST, 1)
+    monkeypatch.setattr(UsageReader, "usage", usage)
+    code, out, _ = site.run(RestoreApp, "--from-slurm")
+    assert (code, "the quotas service does it once accounting answers" in out) == (1, True)
+    assert set(rows(site)) == {FIRST}
+
+
 def test_the_ledger_gets_what_accounting_has_once_and_says_what_is_uncertain(
     site: CommandLine, slurm: SlurmWithTheseJobs
 ) -> None:
