@@ -62,8 +62,9 @@ class Found:
         return replace(self, row=row)
 
     def as_replaced(self) -> Found:
-        """Return it as a session whose server is a newer one's."""
-        return replace(self, replaced=True, doubts=(*self.doubts, _REPLACED))
+        """Return it as a session whose server is a newer one's: its row stays as it is, where it has one."""
+        act = Act.KNOWN if self.act is Act.COMPLETED else self.act
+        return replace(self, act=act, replaced=True, doubts=(*self.doubts, _REPLACED))
 
     def document(self) -> dict[str, Any]:
         """Return it for programs."""

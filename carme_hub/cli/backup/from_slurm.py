@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-import shutil
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +124,24 @@ class _Search:
         """Return what is known of each session whose job has not ended, oldest first; nothing is written."""
         jobs = [(job, id) for job in snapshot.ours if (id := session_of(job)) and job.phase in _LIVE]
         jobs.sort(key=lambda each: (each[0].submitted, each[0].id))
-        return list(_one_server_each(await asyncio.gather(*(self._found(job, id) for job, id in jobs))))
+        found = await asyncio.gather(*(self._found(job, id) for job, id in jobs))
+        return [self._with_parent(each, found) for each in _one_server_each(found)]
+
+    def _with_parent(self, found: Found, every: Sequence[Found]) -> Found:
+        """Return a companion as left where its session is not one of this user: the hub would cancel it at its start.
+
+        A batch job outlives its session, and so needs none; but it must not be in another user's list.
+        """
+        row = found.row
+        if row is None or found.act is not Act.MADE or row.parent in ("", row.id):
+            return found
+        live = next((each.row for each in every if each.session == row.parent and each.act is not Act.LEFT), None)
+        parent = live or self._store.get(row.parent)
+        if parent is not None and parent.user != row.user:
+            return found.left("it names a session of somebody else as its own")
+        if live is None and not row.request.batch:
+            return found.left("the session that it belongs to is not found")
+        return found
 
     async def _found(self, job: Job, id: str) -> Found:
         try:
@@ -244,11 +260,9 @@ class _Search:
 
 def _owner(slurm: CarmeSlurm) -> Owner:
     """Return what reads files of users: the site's helper, or root itself."""
-    if os.geteuid() == 0 and shutil.which("/usr/bin/python3"):
+    if os.geteuid() == 0 or slurm.submit_via == "direct":
         return HelperOwner((), slurm.commands())
-    if slurm.jobs_command:
-        return HelperOwner(tuple(slurm.jobs_command), slurm.commands())
-    return HelperOwner((), slurm.commands()) if slurm.submit_via == "direct" else NoOwner()
+    return HelperOwner(tuple(slurm.jobs_command), slurm.commands()) if slurm.jobs_command else NoOwner()
 
 
 def _proved_since(known: Session, job: Job) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.books import disagreements
 from rig.hub import Hub, wait_for
 
 from carme_hub.sandbox import Cluster
@@ -23,16 +24,16 @@ from carme_hub.sandbox.demo import Demo
 pytestmark = pytest.mark.nightly
 
 
-def command(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run ``carme-hub`` as the hub's user with the hub's environment."""
+def command(demo: Demo, *words: str, user: str = "") -> subprocess.CompletedProcess[str]:
+    """Run ``carme-hub`` with the hub's environment, as the hub's user by default."""
     environ = {**demo._environment(), "SLURM_CONF": str(demo.cluster.hub_slurm_conf)}
     named = [f"{name}={value}" for name, value in environ.items()]
-    argv = ["runuser", "-u", demo.user, "--", "env", "-i", *named, f"{demo.environment}/bin/carme-hub", *words]
+    argv = ["runuser", "-u", user or demo.user, "--", "env", "-i", *named, f"{demo.environment}/bin/carme-hub", *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=demo.folder)
 
 
-def carme_hub(demo: Demo, *words: str) -> Any:
-    done = command(demo, *words, "--config", str(demo.config_file), "--json")
+def carme_hub(demo: Demo, *words: str, user: str = "") -> Any:
+    done = command(demo, *words, "--config", str(demo.config_file), "--json", user=user)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
@@ -116,7 +117,7 @@ def jobs_by_user(hub: Hub) -> dict[str, str]:
     return {row["user"]: row["id"] for row in hub.jobs()}
 
 
-def test_a_hub_that_is_restored_elsewhere_finds_the_sessions_that_run(hub: Hub, tmp_path: Path) -> None:
+def test_a_hub_that_is_restored_elsewhere_finds_the_sessions_that_run(hub: Hub) -> None:
     hub.start_server("alice")
     kernel = hub.new_kernel("alice")
     hub.run_cell("alice", kernel, "kept = 41")
@@ -172,7 +173,7 @@ def test_a_hub_that_is_restored_elsewhere_finds_the_sessions_that_run(hub: Hub, 
         shutil.rmtree(backups, ignore_errors=True)
 
 
-def test_without_databases_sessions_are_found_by_slurm_and_charges_by_accounting(hub: Hub, cluster: Cluster) -> None:
+def test_without_databases_sessions_are_found_by_slurm_and_charges_by_accounting(hub: Hub) -> None:
     hub.start_server("bob", profile="a100")
     hub.run_cell("bob", hub.new_kernel("bob"), "import time; time.sleep(3)")
     hub.stop_server("bob")
@@ -215,3 +216,38 @@ def test_without_databases_sessions_are_found_by_slurm_and_charges_by_accounting
     hub.stop_server("alice", "second")
     wait_for(lambda: not hub.jobs(), 60, "the jobs to end")
     wait_for(lambda: len(charges(hub.demo)) > len(written), 90, "what was found again to be charged")
+
+
+def test_an_older_copy_is_completed_by_what_began_and_ended_since(hub: Hub, cluster: Cluster, tmp_path: Path) -> None:
+    hub.start_server("alice", profile="a100")
+    copy = carme_hub(hub.demo, "backup", "--to", str(tmp_path / "backups"), user="root")["file"]
+    hub.stop_server("alice")
+    hub.start_server("alice", profile="a100")  # the backup has its server with a session that has ended since
+    kernel = hub.new_kernel("alice")
+    hub.run_cell("alice", kernel, "kept = 41")
+    (job,) = [row["id"] for row in hub.jobs()]
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
+    hub.begin("bob", profile="cpu")
+    wait_for(lambda: len(hub.jobs()) == 2, 30, "bob's job to wait")
+    hub.stop()
+
+    carme_hub(hub.demo, "restore", copy, "--replace", "--yes", user="root")
+    found = carme_hub(hub.demo, "restore", "--from-slurm", user="root")
+    assert {each["user"]: each["act"] for each in found["sessions"]} == {"alice": "found", "bob": "left"}
+    (why,) = [each["why"] for each in found["sessions"] if each["user"] == "bob"]
+    assert "may have none before it starts" in why
+    written = charges(hub.demo)
+    assert carme_hub(hub.demo, "restore", "--from-slurm", user="root")["charges"]["written"] == 0
+    assert charges(hub.demo) == written
+    owners = {each.owner() for each in hub.demo.folder.glob("*.sqlite*")}
+    assert owners == {hub.demo.user}, "what root has restored is the hub's"
+
+    hub.start()
+    hub.wait_server("alice")
+    assert hub.run_cell("alice", kernel, "print(kept + 1)").strip() == "42"
+    (left,) = [row["id"] for row in hub.jobs() if row["user"] == "bob"]
+    assert {row["id"] for row in hub.jobs()} == {job, left}, "a job that is not known is not touched"
+    cluster.run("scancel", left)
+    hub.stop_server("alice")
+    wait_for(lambda: not hub.jobs() and not hub.open_holds(), 120, "everything to be settled")
+    wait_for(lambda: not disagreements(hub), 60, "the ledger to be what accounting has")

@@ -253,7 +253,7 @@ def test_of_two_sessions_of_one_server_the_newer_has_it(site: CommandLine, slurm
     assert [each.state for each in hub.query(orm.Spawner)] == [{"session": SECOND}]
     close(hub)
     before = everything(site)
-    find(site)
+    assert acts(find(site)) == {FIRST: "known", SECOND: "known"}
     assert everything(site) == before
 
 
@@ -265,6 +265,22 @@ def test_companions_are_found_again_without_a_server(site: CommandLine, slurm: S
     assert acts(find(site)) == {FIRST: "found", SECOND: "found"}
     assert (rows(site)[SECOND].parent, rows(site)[SECOND].token_id) == (FIRST, 0)
     assert acts(find(site)) == {FIRST: "known", SECOND: "known"}
+
+
+def test_a_companion_without_its_session_is_left_to_run(site: CommandLine, slurm: SlurmWithTheseJobs) -> None:
+    """With a row and no session the hub would cancel it at its start."""
+    for id, parent in ((SECOND, FIRST), (THIRD, "1" * 8 + FIRST[8:])):
+        companion = render_companion(id, parent, ROOT, REQUEST, IMAGE, Site(runtime("bubblewrap")))
+        slurm.files[f"/root/.carme/sessions/{id}/data.json"] = companion.data
+        slurm.add(id, int(id[-1]))
+    slurm.add(FIRST, 1)  # its session folder is gone
+    add_row(site, Session("1" * 8 + FIRST[8:], "lab", "ada", "", REQUEST, SessionState.RUNNING, BEGAN))
+    found = find(site)
+    assert acts(found) == {FIRST: "left", SECOND: "left", THIRD: "left"}
+    why = {each["session"]: each["why"] for each in found["sessions"]}
+    assert "is not found" in why[SECOND]
+    assert "somebody else" in why[THIRD]
+    assert {each.user for each in rows(site).values()} == {"ada"}
 
 
 def test_an_ended_session_is_not_opened_again(site: CommandLine, slurm: SlurmWithTheseJobs) -> None:
