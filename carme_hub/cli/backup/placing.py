@@ -98,6 +98,8 @@ def put_in_place(archive: Path, manifest: Manifest, places: Sequence[Place]) -> 
                 continue
             place = wanted[entry.member]
             make_folder(place.target.parent, entry)
+            for left in place.target.parent.glob(f".{place.target.name}.*.half"):
+                left.unlink()  # of a restore that was killed
             written[entry.member] = half = place.target.with_name(f".{place.target.name}.{os.getpid()}.half")
             handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "wb") as out:

@@ -176,6 +176,14 @@ def test_where_a_folder_cannot_be_written_nothing_is_put_in_place(site: CommandL
     assert policy.read_text() == "zone: Europe/Berlin\nquotas: []\n"
 
 
+def test_a_restore_that_was_killed_is_run_again(site: CommandLine, archive: Path) -> None:
+    (site.folder / "state" / "proxy-token").unlink()
+    (site.folder / "state" / ".proxy-token.4711.half").write_text("half a tok")
+    assert site.run(RestoreApp, str(archive), "--replace", "--yes")[0] == 0
+    assert (site.folder / "state" / "proxy-token").read_text() == "5" * 64
+    assert list((site.folder / "state").rglob("*.half")) == []
+
+
 def test_settings_that_name_another_host_are_explained(site: CommandLine, archive: Path, tmp_path: Path) -> None:
     address = {"JupyterHub.hub_bind_url": "https://192.0.2.7:8081", "JupyterHub.bind_url": "http://192.0.2.7"}
     other = changed(archive, addresses=address)

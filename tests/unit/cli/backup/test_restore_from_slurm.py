@@ -201,6 +201,28 @@ def test_a_server_that_answered_after_the_copy_is_completed(site: CommandLine, s
     assert acts(find(site)) == {FIRST: "known"}
 
 
+def test_one_that_is_killed_between_the_databases_is_run_again(
+    site: CommandLine, slurm: SlurmWithTheseJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    slurm.session(FIRST, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionStore, "add", die)
+        with pytest.raises(Killed):
+            RestoreApp(config_path=str(site.file), from_slurm=True).start()
+    assert rows(site) == {}
+    assert acts(find(site)) == {FIRST: "found"}
+    hub = hub_rows(site)
+    assert [each.id for each in hub.query(orm.APIToken)] == [rows(site)[FIRST].token_id]
+    assert hub.query(orm.Server).count() == 1
+    close(hub)
+
+
 def test_where_jupyterhubs_database_alone_is_lost_the_row_stays(site: CommandLine, slurm: SlurmWithTheseJobs) -> None:
     slurm.session(FIRST, 1)
     find(site)
