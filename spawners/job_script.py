@@ -337,6 +337,7 @@ def _document(
         "session": session,
         "user": owner.name,
         "session_folder": session_folder(owner, session),
+        "request": asdict(request),  # for a hub that has lost its database (domain/sessions/recovered.py)
         "plan": site.supervised(plan, request),
         "rank": rank,
         "files": files,

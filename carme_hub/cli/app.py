@@ -23,6 +23,11 @@ class CarmeHubApp(Application):
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
+        "backup": (
+            "carme_hub.cli.backup.command.BackupApp",
+            "Write one file with all that the hub needs, while it runs",
+        ),
+        "restore": ("carme_hub.cli.backup.restore.RestoreApp", "Restore a backup, or find sessions again from Slurm"),
         "quotas": (
             "carme_hub.cli.quotas.command.QuotasApp",
             "GPU time: balances, grants, reports, and the ledger against Slurm",

@@ -1,24 +1,37 @@
-"""Back up our own database: a consistent copy of a SQLite file, or the command for PostgreSQL.
+"""Back up a database of the hub: a consistent copy of a SQLite file, or a dump of PostgreSQL by its own programs.
 
-``carme-hub db backup`` and the upgrade of a database call this.
+``carme-hub backup``, ``carme-hub db backup`` and the upgrade of a database call this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from carme_hub.errors import StoreError
+
+#: Seconds after which a program of PostgreSQL is ended.
+_DUMP_TIMEOUT = 6 * 3600
 
 
 def is_sqlite(url: str) -> bool:
     """Return whether a URL is one of SQLite."""
     return make_url(url).get_backend_name() == "sqlite"
+
+
+def is_postgresql(url: str) -> bool:
+    """Return whether a URL is one of PostgreSQL."""
+    return make_url(url).get_backend_name() == "postgresql"
 
 
 def database_file(url: str) -> Path | None:
@@ -89,13 +102,111 @@ def _link(partial: Path, wanted: Path, *, numbered: bool) -> Path:
 
 def dump_command(url: str, target: Path | None = None) -> list[str]:
     """Return the argv that backs up a PostgreSQL database. The password is not in it, but in ~/.pgpass."""
+    file = target or Path(f"{make_url(url).database or ''}.{_now()}.dump")
+    return ["pg_dump", "--format=custom", f"--file={file}", *_where(url)]
+
+
+def restore_command(url: str, file: Path) -> list[str]:
+    """Return the argv that restores a dump into a PostgreSQL database, completely or not at all."""
+    words = ("--clean", "--if-exists", "--no-owner", "--exit-on-error", "--single-transaction")
+    return ["pg_restore", *words, *_where(url), str(file)]
+
+
+def _where(url: str) -> list[str]:
     address = make_url(url)
     host, port = address.query.get("host", address.host), address.query.get("port", address.port)
-    name = str(address.database or "")
-    file = target or Path(f"{name}.{_now()}.dump")
     known = {"host": host, "port": port, "username": address.username}
-    words = [f"--{word}={value}" for word, value in known.items() if value]
-    return ["pg_dump", "--format=custom", f"--file={file}", *words, f"--dbname={name}"]
+    return [*(f"--{word}={value}" for word, value in known.items() if value), f"--dbname={address.database or ''}"]
+
+
+def dump_postgresql(url: str, target: Path) -> Path:
+    """Dump a PostgreSQL database into a new file, mode 0600, and return it. The hub may run meanwhile.
+
+    Raises:
+        StoreError: pg_dump is missing, or fails; there is no file then.
+    """
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        _run_postgresql(dump_command(url, target), url)
+    except StoreError:
+        target.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def restore_postgresql(url: str, file: Path) -> None:
+    """Replace what a PostgreSQL database has by a dump, in one transaction.
+
+    Raises:
+        StoreError: pg_restore is missing, or fails; nothing is changed then.
+    """
+    _run_postgresql(restore_command(url, file), url)
+
+
+def _run_postgresql(argv: list[str], url: str) -> None:
+    """Run a program of PostgreSQL; it has the password in its environment alone."""
+    program = shutil.which(argv[0])
+    if program is None:
+        raise StoreError(
+            f"{argv[0]} is not on the PATH: install PostgreSQL's programs for clients (Debian: postgresql-client), of "
+            "the server's release or a newer one"
+        )
+    address = make_url(url)
+    environ = {name: value for name, value in os.environ.items() if name.startswith(("PG", "LC_", "LANG", "HOME"))}
+    environ["PATH"] = os.environ.get("PATH", os.defpath)
+    if address.password:
+        environ["PGPASSWORD"] = str(address.password)
+    for name in ("sslmode", "sslrootcert", "sslcert", "sslkey"):
+        if isinstance(value := address.query.get(name), str):
+            environ[f"PG{name.upper()}"] = value
+    try:
+        done = subprocess.run(
+            [program, *argv[1:], "--no-password"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_DUMP_TIMEOUT,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StoreError(f"{argv[0]} for {shown_url(url)} did not end: {error}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:500]
+        raise StoreError(f"{argv[0]} for {shown_url(url)} failed: {said or f'exit status {done.returncode}'}")
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without its password."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def schema_of(url: str, table: str) -> str:
+    """Return the schema that a database has by a version table of alembic, "" where it is empty; write nothing.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    file = database_file(url)
+    if file is not None and not file.is_file():
+        return ""
+    engine = create_engine(url, poolclass=NullPool)
+    if file is not None:
+        where = f"{file.absolute().as_uri()}?mode=ro"
+        engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(where, uri=True, timeout=30), poolclass=NullPool
+        )
+    try:
+        with engine.connect() as connection:
+            if not inspect(connection).has_table(table):
+                return ""
+            found = connection.execute(text(f"SELECT version_num FROM {table}")).scalar()  # noqa: S608  ours
+            return str(found or "")
+    except SQLAlchemyError as error:
+        raise StoreError(f"The database {shown_url(url)} cannot be read: {error}") from error
+    finally:
+        engine.dispose()
 
 
 def _now() -> str:

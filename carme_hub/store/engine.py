@@ -184,6 +184,11 @@ def head_revision() -> str:
     return ScriptDirectory.from_config(_alembic()).get_current_head() or ""
 
 
+def knows_revision(revision: str) -> bool:
+    """Return whether this release has a schema, as its own or as one that it upgrades."""
+    return any(each.revision == revision for each in ScriptDirectory.from_config(_alembic()).walk_revisions())
+
+
 def current_revision(engine: Engine) -> str | None:
     """Return the schema that the database has, None for an empty one."""
     with engine.connect() as connection:

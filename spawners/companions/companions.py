@@ -348,7 +348,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mappin
         owner = spawner.owner()
         site = site_for(hub, spawner, owner)
         if request.batch:
-            spec = render_batch_job(session.id, owner, request, image, site, files)
+            spec = render_batch_job(session.id, owner, request, image, site, files, session.parent)
         else:
             spec = render_companion(session.id, session.parent, owner, request, image, site)
     except (ContainerError, Refused) as error:

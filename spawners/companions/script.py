@@ -47,6 +47,7 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
     spec = render(session, owner, request, image, _NOBODY, site, packages_folder(owner, parent))
     document = json.loads(spec.data)
     del document["singleuser"]
+    document["parent"] = parent
     for name in _NOT_FOR_COMPANIONS:
         document["files"].pop(name, None)
     document["files"]["carme-keep"] = {"mode": 0o700, "text": KEEP}
@@ -60,7 +61,7 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
 
 
 def render_batch_job(
-    session: str, owner: Owner, request: Request, image: Image, site: Site, files: Mapping[str, str]
+    session: str, owner: Owner, request: Request, image: Image, site: Site, files: Mapping[str, str], parent: str = ""
 ) -> JobSpec:
     """Return the batch job of a run, which is a folder in the user's home.
 
@@ -69,6 +70,7 @@ def render_batch_job(
 
     Args:
         files: of the run, texts by name, where it was requested from elsewhere; its program makes the folder then.
+        parent: the session that it came from.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
@@ -80,6 +82,7 @@ def render_batch_job(
     if "refused" in document["rank"]:
         raise ContainerError(document["rank"]["refused"])
     del document["singleuser"]
+    document["parent"] = parent
     for name in ("singleuser.json", "carme-singleuser"):
         document["files"].pop(name, None)
     if files:

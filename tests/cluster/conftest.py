@@ -34,6 +34,7 @@ LONG = (
     "test_apps_pages",
     "test_cell_run",
     "test_scripts",
+    "test_backup_and_restore",
     "test_reservations_in_slurm",
 )
 

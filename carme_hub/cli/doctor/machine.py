@@ -41,7 +41,7 @@ def check(app: Any, config: Config) -> Iterator[Finding]:
 def _addresses(app: Any) -> Iterator[Finding]:
     for setting, url in (("JupyterHub.hub_bind_url", app.hub_bind_url), ("JupyterHub.bind_url", app.bind_url)):
         host = _host(url)
-        if host not in _WILDCARD_HOSTS and (why := _why_not_bindable(host)):
+        if host not in _WILDCARD_HOSTS and (why := why_not_bindable(host)):
             yield unsafe(setting, url, why, f"name an address of this machine in c.{setting} (`ip address` lists them)")
 
 
@@ -51,7 +51,7 @@ def _host(url: str) -> str:
     return "" if parts.scheme.startswith("unix") else parts.hostname or ""
 
 
-def _why_not_bindable(host: str) -> str:
+def why_not_bindable(host: str) -> str:
     """Return why nothing can listen at a host here, "" where it can."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
