@@ -27,7 +27,7 @@ KEPT = {
     "req_runtime": "`time_minutes` of the profile: the upper limit and the default",
     "req_memory": "`memory_gib` of the profile: the upper limit and the default",
     "req_nprocs": "`cpus` of the profile: the upper limit and the default",
-    "req_gres": "`gpus` of the profile, with their type: `gpu:a100:2`. Without a type it is refused: limits are by type",
+    "req_gres": "`gpus` of the profile, with their type: `gpu:a100:2`. Without one it is refused: limits are by type",
     "req_ngpus": "only together with `req_gres`",
     "req_nodes": "only 1: further nodes are for training jobs",
     "req_homedir": "the home folder, with {username}",
@@ -135,7 +135,7 @@ def profile_from_names(spawner: BatchSpawnerBase) -> dict[str, object]:
 
 
 def profile_of(names: Mapping[str, str]) -> dict[str, object]:
-    """Return the profile that values of ``KEPT`` describe, in the shape of ``profile_list``; "" is as if it were missing.
+    """Return the profile that values of ``KEPT`` describe, in the shape of ``profile_list``; "" is as if not set.
 
     Raises:
         ConfigError: a value is not as Slurm writes it, or GPUs have no type.

@@ -24,9 +24,9 @@ class ConvertApp(ConfiguredApp):
     name = "carme-hub convert"
     description = """Convert an old configuration: ``carme-hub convert FILE``.
 
-    FILE is a jupyterhub_config.py for batchspawner, jupyterhub_moss or wrapspawner's ProfilesSpawner, or the folder (or
-    form.yml) of an app of Open OnDemand. It is read and not run. The new configuration goes to stdout, or to a new file
-    with ``--output``; an existing file is never overwritten. On stderr is a line for each setting: where it was, and
+    FILE is a jupyterhub_config.py for batchspawner, jupyterhub_moss or wrapspawner's ProfilesSpawner, or the folder
+    (or form.yml) of an app of Open OnDemand. It is read and not run. The new configuration goes to stdout, or to a new
+    file with ``--output``; an existing file is never overwritten. On stderr is a line for each setting: where it was, and
     whether it is kept, changed or dropped, or has to be looked at, with what to do.
 
     Exits with 1 when something has to be looked at, with 0 otherwise, with 2 when FILE cannot be read. Nothing else is
@@ -35,13 +35,13 @@ class ConvertApp(ConfiguredApp):
     output = Unicode("", help="Write to this file, which must not exist. The default is stdout.").tag(config=True)
     state_folder = Unicode(
         "/var/lib/carme-hub",
-        help="""The new hub's folder for databases, secrets and certificates. Files that the old configuration names stay
-        where they are.""",
+        help="""The new hub's folder for databases, secrets and certificates. Files that the old configuration names
+        stay where they are.""",
     ).tag(config=True)
     sinfo = Unicode(
         "",
-        help="""A file with the answer of ``sinfo -a --noheader -o '%R|%c|%m|%l|%G'``: what jupyterhub_moss asks Slurm for.
-        Without it, what the old file does not say becomes a small number and a TODO.""",
+        help="""A file with the answer of ``sinfo -a --noheader -o '%R|%c|%m|%l|%G'``: what jupyterhub_moss asks Slurm
+        for. Without it, what the old file does not say becomes a small number and a TODO.""",
     ).tag(config=True)
 
     aliases: Any = {

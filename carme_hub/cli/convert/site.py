@@ -36,9 +36,10 @@ class ConvertedProfile:
 
 @dataclass(frozen=True, slots=True)
 class KeptCode:
-    """Code of the old file, from this line on."""
+    """Code of the old file, from one of its lines to another."""
 
     line: int
+    end: int
     text: str
 
 
@@ -48,6 +49,7 @@ class Site:
 
     Attributes:
         file: the old file's name, in findings and in the new file's first lines.
+        config: the name of the configuration object in the kept code.
         code: kept code, in the order of the old file; it may use the names that earlier code defines.
         images: by name. binds: by destination. extra: options of sbatch for every session.
         slurm: settings of CarmeSlurm. spawner: further settings of SlurmContainerSpawner.
@@ -55,6 +57,7 @@ class Site:
     """
 
     file: str
+    config: str = "c"
     findings: list[Finding] = field(default_factory=list)
     code: list[KeptCode] = field(default_factory=list)
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -147,4 +150,8 @@ def slug(text: str) -> str:
 
 def limit(most: int, default: int | None = None, least: int = 1) -> dict[str, int]:
     """Return a limit of a profile."""
-    return {"min": min(least, most), "max": most, "default": most if default is None else max(least, min(default, most))}
+    return {
+        "min": min(least, most),
+        "max": most,
+        "default": most if default is None else max(least, min(default, most)),
+    }

@@ -23,16 +23,22 @@ def _lines(site: Site, state_folder: str) -> Iterator[str]:
     open_questions = sum(finding.level is Level.LOOK for finding in site.findings)
     yield f'"""Carme Hub\'s configuration, written by `carme-hub convert` from {_plain(site.file)}.'
     yield ""
-    yield f"{open_questions} lines of the old file need a decision: `carme-hub convert` lists them. {TODO} marks values that are"
-    yield 'missing here. Then run `carme-hub doctor`. Every setting is in docs/reference/settings.md."""'
+    yield f"{open_questions} things need a decision: `carme-hub convert` lists them. {TODO} marks what is missing"
+    yield 'here. Then run `carme-hub doctor`. Every setting is in docs/reference/settings.md."""'
     yield ""
     yield "import carme_hub"
     yield ""
     yield "c = get_config()  # noqa: F821  given by traitlets"
+    if site.config != "c":
+        yield f"{site.config} = c"
     if site.code:
         yield from _heading("As it was: the hub, the login, servers")
+        before = site.code[0].line - 1
         for code in site.code:
+            if code.line > before + 1:
+                yield ""
             yield code.text
+            before = code.end
     yield from _heading("A safe site; what is set above stays")
     yield f"carme_hub.configure(c, state_folder={_literal(state_folder)})"
     yield from _heading("Slurm")
@@ -61,7 +67,7 @@ def _containers(site: Site) -> Iterator[str]:
         yield f'{spawner}.container_runtime = "{site.runtime}"'
     missing = [name for name, image in site.images.items() if "format" not in image]
     if missing:
-        yield f"# {TODO}: make {'this image' if len(missing) == 1 else 'these images'}, or correct the path: {', '.join(missing)}"
+        yield f"# {TODO}: make these images, or correct their paths: {', '.join(missing)}"
         yield "# (docs/howto/add-an-image.md); a session does not start without."
     yield f"{spawner}.images = {_literal(list(site.images.values()))}"
     if site.binds:
@@ -73,8 +79,8 @@ def _containers(site: Site) -> Iterator[str]:
         yield f"{spawner}.slurm_extra = {_literal(site.extra)}"
     for name, value in site.spawner.items():
         if name == "node_address":
-            before, after = value
-            yield f"{spawner}.node_address = lambda node: {_literal(before)} + node + {_literal(after)}"
+            text = "{node}".join(part.replace("{", "{{").replace("}", "}}") for part in value)
+            yield f"{spawner}.node_address = lambda node: f{_literal(text)}"
         else:
             yield f"{spawner}.{name} = {_literal(value)}"
 

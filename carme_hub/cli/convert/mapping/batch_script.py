@@ -28,7 +28,18 @@ IN_PROFILE = {
 }
 #: Options that Carme Hub sets itself for each job, or that have no effect on a session.
 OURS = (
-    *("job-name", "output", "error", "chdir", "workdir", "export", "get-user-env", "open-mode", "parsable", "wait-all-nodes"),
+    *(
+        "job-name",
+        "output",
+        "error",
+        "chdir",
+        "workdir",
+        "export",
+        "get-user-env",
+        "open-mode",
+        "parsable",
+        "wait-all-nodes",
+    ),
     *("no-requeue", "requeue", "mail-type", "mail-user", "signal", "comment", "clusters", "cluster", "nodefile"),
 )
 _LISTED = "`slurm_extra`, for every session; with submit_via = 'sudo' name it in carme-submit.json's `extra`, too"
@@ -81,7 +92,7 @@ def map_script(text: str, lines: Mapping[int, int], site: Site, setting: str, li
     script = Script()
     site.say(line, setting, Level.CHANGED, "the batch script is constant here; what this one does is below", file)
     places = {number: lines.get(number, line) for number in range(1, text.count("\n") + 2)}
-    map_items(items, places, site, setting, script.requests, script, file)
+    map_items(items, places, site, script.requests, script, file)
     return script
 
 
@@ -89,7 +100,6 @@ def map_items(
     items: Iterable[Item],
     lines: Mapping[int, int],
     site: Site,
-    setting: str,
     requests: Requests,
     script: Script | None = None,
     file: str = "",
@@ -98,7 +108,7 @@ def map_items(
     for item in items:
         line = lines.get(item.line, item.line)
         if isinstance(item, Option):
-            _option(item, line, site, setting, requests, file)
+            _option(item, line, site, requests, file)
         elif isinstance(item, Module):
             site.say(line, f"module load {item.names}", Level.LOOK, _IN_IMAGE, file)
             if script is not None:
@@ -117,7 +127,7 @@ def map_items(
             site.say(line, _short(item.command), Level.LOOK, sentence, file)
 
 
-def _option(item: Option, line: int, site: Site, setting: str, requests: Requests, file: str) -> None:
+def _option(item: Option, line: int, site: Site, requests: Requests, file: str) -> None:
     shown = f"--{item.name}={item.value}" if item.value else f"--{item.name}"
     if item.value is None and item.name in (*IN_PROFILE, *OURS):
         return  # a setting gives its value
@@ -134,7 +144,9 @@ def _option(item: Option, line: int, site: Site, setting: str, requests: Request
     elif item.name == "mem-per-cpu":
         site.say(line, shown, Level.LOOK, "memory is by node here: `memory_gib` of the profile", file)
     elif item.value is None:
-        site.say(line, shown, Level.LOOK, "its value is not a constant; options for every session are in slurm_extra", file)
+        site.say(
+            line, shown, Level.LOOK, "its value is not a constant; options for every session are in slurm_extra", file
+        )
     else:
         site.extra[item.name] = item.value
         site.say(line, shown, Level.CHANGED, _LISTED, file)
@@ -147,20 +159,24 @@ def _variable(item: Export, line: int, site: Site, file: str) -> None:
         site.say(line, f"export {item.name}", Level.LOOK, f"it is not passed into a container: {error}", file)
         return
     if item.name in ("PATH", "HOME", "USER") or item.name.startswith(("SLURM_", "JUPYTERHUB_", "SRUN_", "SBATCH_")):
-        site.say(line, f"export {item.name}", Level.LOOK, "the session's own; what is on the path belongs in the image", file)
+        site.say(
+            line, f"export {item.name}", Level.LOOK, "the session's own; what is on the path belongs in the image", file
+        )
         return
     site.environment[item.name] = item.value
     site.say(line, f"export {item.name}", Level.CHANGED, "`container_environment`", file)
 
 
-def map_container(item: Container, line: int, site: Site, file: str = "", description: str = "") -> str:
+def map_container(
+    item: Container, line: int, site: Site, file: str = "", *, name: str = "", description: str = ""
+) -> str:
     """Offer the image of a container, and bind its folders; return the image's name, or "" ."""
     shown = f"{item.runtime} {item.image}".strip()
     if item.runtime not in ("apptainer", "pyxis"):
         sentence = "make an image of it (docs/howto/add-an-image.md), and choose a `container_runtime`"
         site.say(line, shown, Level.LOOK, sentence, file)
         return ""
-    name = site.add_image(item.image, description=description, runtime=item.runtime)
+    name = site.add_image(item.image, name=name, description=description, runtime=item.runtime)
     if name:
         site.say(line, shown, Level.CHANGED, f"the image {name} of `images`, run by {site.runtime}", file)
     else:

@@ -1,4 +1,4 @@
-"""batchspawner's settings: ``req_*`` make a profile, the batch script is read, and ways to call Slurm become CarmeSlurm's.
+"""batchspawner's settings: ``req_*`` make a profile, the script is read, ways to call Slurm become CarmeSlurm's.
 
 What becomes of each name is in ``carme_hub.spawners.slurm.batchspawner_names``; the hub reads the same tables.
 """
@@ -23,6 +23,7 @@ from .batch_script import Requests, map_items, map_script
 FAMILY = ("BatchSpawnerBase", "BatchSpawnerRegexStates", "SlurmSpawner", "MOSlurmSpawner")
 #: Older names of batchspawner, and of sites' own classes, that have a name above.
 OLD_NAMES = {"req_queue": "req_partition"}
+_ONE_QUERY = "the hub asks Slurm itself, once for all users, and cancels jobs itself"
 HELPERS = ["/usr/local/libexec/carme-submit"], ["/usr/local/libexec/carme-jobs"]
 
 
@@ -64,7 +65,9 @@ def _rank(file: ConfigFile, section: str) -> int:
 
 def _map(file: ConfigFile, setting: Setting, site: Site, found: BatchSettings) -> None:
     name, value, line, full = OLD_NAMES.get(setting.name, setting.name), setting.value, setting.line, setting.full_name
-    if isinstance(value, Unknown):
+    if name in ("batch_query_cmd", "batch_cancel_cmd") and isinstance(value, Unknown):
+        site.say(line, full, Level.DROPPED, _ONE_QUERY)
+    elif isinstance(value, Unknown):
         _say_unknown(setting, value, site)
     elif name in KEPT and name != "req_homedir":
         found.requests.set(name, value, line, full)
@@ -79,7 +82,7 @@ def _map(file: ConfigFile, setting: Setting, site: Site, found: BatchSettings) -
     elif name in ("req_prologue", "req_epilogue"):
         _map_commands(file, setting, site, found)
     elif name == "req_options":
-        map_items(read_options(str(value), line), {}, site, full, found.requests)
+        map_items(read_options(str(value), line), {}, site, found.requests)
     elif name == "state_exechost_exp":
         _node_names(setting, str(value), site)
     elif name == "startup_poll_interval":
@@ -102,7 +105,7 @@ def _say_unknown(setting: Setting, value: Unknown, site: Site) -> None:
     sentence = f"its value cannot be read without running the file: {value.reason}"
     told = {**KEPT, **REPLACED, **IGNORED}.get(setting.name, "")
     if told.startswith("nothing"):
-        site.say(setting.line, setting.full_name, Level.DROPPED, told)
+        site.say(setting.line, setting.full_name, Level.DROPPED, told.removeprefix("nothing: "))
         return
     site.say(setting.line, setting.full_name, Level.LOOK, f"{sentence}. Here it is: {told}" if told else sentence)
     site.notes.append(f"{TODO} (line {setting.line}): {setting.full_name}: {sentence}")
@@ -110,7 +113,7 @@ def _say_unknown(setting: Setting, value: Unknown, site: Site) -> None:
 
 def _say_replaced(setting: Setting, instead: str, site: Site) -> None:
     if instead.startswith("nothing"):
-        site.say(setting.line, setting.full_name, Level.DROPPED, instead)
+        site.say(setting.line, setting.full_name, Level.DROPPED, instead.removeprefix("nothing: "))
     else:
         site.say(setting.line, setting.full_name, Level.LOOK, f"set instead: {instead}")
 
@@ -147,9 +150,9 @@ def _submission(last: dict[str, Setting], site: Site) -> None:
         site.slurm["slurm_conf"] = match[1]
     if match := re.search(r"(?:SLURM_CLUSTERS=|-M +|--clusters?=)([\w.-]+)", said):
         site.slurm.setdefault("cluster", match[1])
-    if match := re.search(r"(/\S+)/bin/(sbatch|squeue|scancel)\b", said):
-        if match[1] not in ("/usr", "/usr/local"):
-            site.slurm["slurm_prefix"] = match[1]
+    match = re.search(r"(/\S+)/bin/(sbatch|squeue|scancel)\b", said)
+    if match and match[1] not in ("/usr", "/usr/local"):
+        site.slurm["slurm_prefix"] = match[1]
     direct = prefix is not None and isinstance(prefix.value, str) and "sudo" not in said
     site.slurm["submit_via"] = "direct" if direct else "sudo"
     if not direct:
@@ -165,10 +168,11 @@ def _submission(last: dict[str, Setting], site: Site) -> None:
             sentence = "`c.CarmeSlurm.submit_via = 'direct'`: the hub runs as root, or as the only user that it serves"
             site.say(setting.line, setting.full_name, Level.CHANGED, sentence)
         elif setting.name in ("exec_prefix", "batch_submit_cmd"):
-            site.say(setting.line, setting.full_name, Level.CHANGED, f"`c.CarmeSlurm.submit_via = 'sudo'`, with {helper}")
+            site.say(
+                setting.line, setting.full_name, Level.CHANGED, f"`c.CarmeSlurm.submit_via = 'sudo'`, with {helper}"
+            )
         else:
-            sentence = "nothing: one query for all users, made by the hub"
-            site.say(setting.line, setting.full_name, Level.DROPPED, sentence)
+            site.say(setting.line, setting.full_name, Level.DROPPED, _ONE_QUERY)
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
@@ -236,9 +240,15 @@ def _is_valid(name: str, text: str) -> bool:
     return True
 
 
-def add_profiles(found: BatchSettings, site: Site, *, name: str = "", key: str = "", comments: Iterable[str] = ()) -> None:
+def add_profiles(
+    found: BatchSettings, site: Site, *, name: str = "", key: str = "", comments: Iterable[str] = ()
+) -> None:
     """Add the profiles of these settings to the site, with the images of their script."""
     profiles = profiles_of(found.requests, site)
+    if not any(request.text for request in found.requests.values.values()):
+        sentence = "no partition, time, CPUs or memory can be read: the profile has Carme Hub's defaults"
+        site.say(0, "profile_list", Level.LOOK, sentence)
+        comments = [*comments, f"{TODO}: {sentence}"]
     for data in profiles:
         shown = name or "Notebook"
         if len(profiles) > 1:

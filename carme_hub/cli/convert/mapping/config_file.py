@@ -20,11 +20,12 @@ from .spawner import is_spawner_trait, map_spawner_setting
 def map_config_file(file: ConfigFile, site: Site, sizes: Mapping[str, PartitionSize]) -> None:
     """Say and do what becomes of a file; ``sizes`` has what sinfo says of partitions, as far as it is known."""
     code = CodeOfSettings(file)
+    site.config = file.values.config
     batch: list[Setting] = []
     chosen: list[Setting] = []
     for setting in file.settings:
         section = setting.section
-        if section in SECTIONS and setting.name in PROFILES_SPAWNER or setting.full_name == f"{SECTION}.partitions":
+        if (section in SECTIONS and setting.name in PROFILES_SPAWNER) or setting.full_name == f"{SECTION}.partitions":
             chosen.append(setting)
         elif section.endswith("Spawner") or section == "BatchSpawnerBase" or is_batchspawner(file, section):
             _map_spawners(file, setting, site, code, batch)
@@ -78,16 +79,23 @@ def _remarks(file: ConfigFile, site: Site) -> None:
     for name, value in file.values.names.items():
         module = value.name.partition(".")[0] if isinstance(value, Imported) else ""
         if module in ("batchspawner", "wrapspawner", "jupyterhub_moss"):
-            line = next((n for n, text in enumerate(file.text.splitlines(), 1) if "import" in text and module in text), 0)
+            line = next(
+                (n for n, text in enumerate(file.text.splitlines(), 1) if "import" in text and module in text), 0
+            )
             sentence = "not imported: importing batchspawner adds a handler that sets any attribute of a spawner"
             if module != "batchspawner":
                 sentence = "not imported: Carme Hub's own spawner and form are in its place"
             site.say(line, f"import {module}", Level.DROPPED, sentence)
         if isinstance(value, LocalClass) and is_batchspawner(file, name):
-            site.say(0, f"class {name}", Level.LOOK, "a spawner of your own: Carme Hub's is in its place; its methods are below")
+            site.say(
+                0,
+                f"class {name}",
+                Level.LOOK,
+                "a spawner of your own: Carme Hub's is in its place; its methods are below",
+            )
     for remark in file.remarks:
         if remark.kind == "method" and is_batchspawner(file, remark.what.partition(".")[0]):
-            sentence = "code of your own has no place in the spawner; `pre_spawn_hook`, `profile_list` and `admission` run yours"
+            sentence = "no code of yours is in the spawner; `pre_spawn_hook`, `profile_list` and `admission` call it"
             site.say(remark.line, remark.what, Level.LOOK, sentence)
         elif remark.kind == "subconfig":
             site.say(remark.line, "load_subconfig", Level.LOOK, "another file has settings, too: convert it as well")

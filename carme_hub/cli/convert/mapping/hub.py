@@ -22,7 +22,7 @@ HUB: dict[str, tuple[Level, str]] = {
     "JupyterHub.spawner_class": (Level.CHANGED, "`configure(c)` sets it: carme-slurm"),
     "JupyterHub.authenticator_class": (
         Level.CHANGED,
-        "`c.CarmeAuthenticator.authenticator_class`: it does the login, and Carme Hub's rules on system users are added",
+        "`c.CarmeAuthenticator.authenticator_class`: it does the login; Carme Hub's rules on system users are added",
     ),
     "JupyterHub.proxy_class": (Level.CHANGED, "`configure(c)` sets Carme Hub's, which checks certificates of servers"),
     "JupyterHub.internal_ssl": (Level.CHANGED, "`configure(c)` switches it on"),
@@ -31,7 +31,10 @@ HUB: dict[str, tuple[Level, str]] = {
     "JupyterHub.reset_db": (Level.DROPPED, "it empties the hub's database at each start"),
     "JupyterHub.admin_access": (Level.DROPPED, "roles say it: `c.CarmeAuthenticator.role_groups`"),
     "Proxy.should_start": (Level.CHANGED, "`configure(c)` sets False: the proxy is a process of its own"),
-    "ConfigurableHTTPProxy.should_start": (Level.CHANGED, "`configure(c)` sets False: the proxy is a process of its own"),
+    "ConfigurableHTTPProxy.should_start": (
+        Level.CHANGED,
+        "`configure(c)` sets False: the proxy is a process of its own",
+    ),
     "ConfigurableHTTPProxy.command": (Level.LOOK, "`carme-hub proxy` starts the proxy; give it the options there"),
 }
 #: Settings that JupyterHub calls otherwise now.

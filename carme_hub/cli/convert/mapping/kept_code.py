@@ -56,11 +56,11 @@ class CodeOfSettings:
 
     def code(self) -> list[KeptCode]:
         """Return the kept code in the order of the file."""
-        found = [KeptCode(s.lineno, self._text(s)) for s in self._kept.values()]
+        found = [KeptCode(s.lineno, s.end_lineno or s.lineno, self._text(s)) for s in self._kept.values()]
         for setting in self._followed:
             if id(setting.top) in self._kept and not isinstance(setting.top, ast.If | ast.For):
                 continue
-            found.append(KeptCode(setting.line, self._line_of(setting)))
+            found.append(KeptCode(setting.line, setting.node.end_lineno or setting.line, self._line_of(setting)))
         return sorted(found, key=lambda code: code.line)
 
     def source(self, node: ast.stmt) -> str:
@@ -70,11 +70,10 @@ class CodeOfSettings:
     # -- texts ---------------------------------------------------------------------------------------------------------
 
     def _line_of(self, setting: Setting) -> str:
-        assert setting.target is not None
         name = self._new_names[id(setting.target)]
         if unknown_in(setting.value) is None:
             return f"{name} = {setting.value!r}"
-        return ast.unparse(setting.node).replace(dotted(setting.target), name, 1)
+        return ast.unparse(setting.node).replace(f"{self.file.values.config}.{setting.full_name}", name, 1)
 
     def _text(self, statement: ast.stmt) -> str:
         first, last = statement.lineno, statement.end_lineno or statement.lineno
@@ -95,6 +94,8 @@ class CodeOfSettings:
         begin = line - 1
         while begin > 0 and self._lines[begin - 1].startswith("#") and self._lines[begin - 1].strip("#-= \n"):
             begin -= 1
+        if begin == 0:
+            return ""  # it is about the whole file
         return "".join(self._lines[begin : line - 1])
 
     # -- what it needs -------------------------------------------------------------------------------------------------

@@ -134,7 +134,9 @@ def _map_partition(
         default = {"cpus": 1, "memory_gib": min(4, most), "time_minutes": min(60, most)}[what]
         data[what] = limit(most, default, 5 if what == "time_minutes" else 1)
     if missing:
-        sentence = f"{', '.join(missing)}: jupyterhub_moss asked Slurm; run `{SINFO} > FILE` and convert with --sinfo=FILE"
+        sentence = (
+            f"{', '.join(missing)}: jupyterhub_moss asked Slurm; run `{SINFO} > FILE` and convert with --sinfo=FILE"
+        )
         site.say(line, f"partition {name}", Level.LOOK, sentence)
         comments.append(f"{TODO}: {', '.join(missing)} are small numbers of ours; {SINFO} says what nodes have")
     gpus = _gpus(name, known, size, line, site)

@@ -39,7 +39,12 @@ _CPUS = ("cpus-per-task", "ntasks", "ntasks-per-node")
 _ACCOUNT = ("account", "accounting_id")
 _PARTITION = ("partition", "queue_name")
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus_per_node")
-_QUIET = re.compile(r"(use_)?(jupyter)?lab(_switch)?|jupyterlab.*|mode|jupyter_interface|.*e?mail.*|use_core_mode|classroom")
+#: What a session has, and the least that it may have, where the form says neither.
+_USUAL = {"cpus": 1, "memory_gib": 4, "time_minutes": 60}
+_LEAST = {"cpus": 1, "memory_gib": 1, "time_minutes": 5}
+_QUIET = re.compile(
+    r"(use_)?(jupyter)?lab(_switch)?|jupyterlab.*|mode|jupyter_interface|.*e?mail.*|use_core_mode|classroom"
+)
 _FOLDER = re.compile(r".*(dir|folder|root).*|notebook_root")
 
 
@@ -60,7 +65,12 @@ def map_app(app: App, site: Site) -> None:
         site.say(0, "cluster", *ONDEMAND["cluster"])
         if len(app.clusters) > 1:
             others = ", ".join(app.clusters[1:])
-            site.say(0, "cluster", Level.LOOK, f"a hub serves one cluster: {app.clusters[0]}; {others} need hubs of their own")
+            site.say(
+                0,
+                "cluster",
+                Level.LOOK,
+                f"a hub serves one cluster: {app.clusters[0]}; {others} need hubs of their own",
+            )
     site.slurm["submit_via"], (site.slurm["submit_command"], site.slurm["jobs_command"]) = "sudo", HELPERS
     found = _Resources()
     for option in app.submit:
@@ -81,7 +91,11 @@ def map_app(app: App, site: Site) -> None:
 
 def _map_submit(option: SubmitOption, app: App, found: _Resources, site: Site) -> None:
     """Note where a resource comes from; say what is none."""
-    key = {**dict.fromkeys(_CPUS, "cpus"), **dict.fromkeys(_PARTITION, "partition"), **dict.fromkeys(_ACCOUNT, "account")}
+    key = {
+        **dict.fromkeys(_CPUS, "cpus"),
+        **dict.fromkeys(_PARTITION, "partition"),
+        **dict.fromkeys(_ACCOUNT, "account"),
+    }
     key |= {"mem": "memory_gib", "time": "time_minutes", "wall_time": "time_minutes", "qos": "qos"}
     key |= {"reservation": "reservation", "reservation_id": "reservation"}
     named = [app.attributes.get(name) or Attribute(name, 0) for name in option.attributes]
@@ -106,14 +120,16 @@ def _map_submit(option: SubmitOption, app: App, found: _Resources, site: Site) -
         if option.name == "nodes" and not named and constant not in ("", "1"):
             site.say(option.line, f"--nodes {constant}", Level.LOOK, "a notebook runs on one node", file)
     elif named or "<%" in option.text:
-        site.say(option.line, f"--{option.name}", Level.LOOK, "its value is computed; slurm_extra has constant options", file)
+        site.say(
+            option.line, f"--{option.name}", Level.LOOK, "its value is computed; slurm_extra has constant options", file
+        )
     else:
         requests = Requests()
-        map_items(_as_option(option, constant), {}, site, "native", requests, None, file)
+        map_items([_as_option(option, constant)], {}, site, requests, None, file)
 
 
-def _as_option(option: SubmitOption, constant: str) -> list[Any]:
-    return [Option(option.line, option.name.replace("_", "-"), constant)]
+def _as_option(option: SubmitOption, constant: str) -> Option:
+    return Option(option.line, option.name.replace("_", "-"), constant)
 
 
 def _gpu_request(option: SubmitOption, named: list[Attribute], found: _Resources) -> None:
@@ -131,7 +147,9 @@ def _gpu_request(option: SubmitOption, named: list[Attribute], found: _Resources
 
 
 def _where(what: str) -> str:
-    return {"account": "the form's account: users choose among their Slurm accounts"}.get(what, f"`{what}` of the profile")
+    return {"account": "the form's account: users choose among their Slurm accounts"}.get(
+        what, f"`{what}` of the profile"
+    )
 
 
 def _from_names(app: App, found: _Resources) -> None:
@@ -163,12 +181,12 @@ def _profile(app: App, found: _Resources, site: Site) -> dict[str, Any]:
     data: dict[str, Any] = {"display_name": app.title or "Jupyter", "slug": "jupyter"}
     missing: list[str] = []
     for what in ("cpus", "memory_gib", "time_minutes"):
-        data[what] = _limit(what, app, found, site, missing)
+        data[what] = _limit(what, found, site, missing)
     if missing:
         sentence = f"{', '.join(missing)}: the old form sets no maximum; the profile has a small one of ours"
         site.say(0, "attributes", Level.LOOK, sentence)
         data["_todo"] = f"{TODO}: {', '.join(missing)}: the old form sets no maximum; these are small ones of ours"
-    if gpus := _gpus(app, found, site):
+    if gpus := _gpus(found, site):
         data["gpus"] = gpus
     for what in ("partition", "qos", "reservation"):
         constant, attribute = found.constants.get(what), found.attributes.get(what)
@@ -177,20 +195,22 @@ def _profile(app: App, found: _Resources, site: Site) -> dict[str, Any]:
         elif attribute is not None and attribute.value and not attribute.options:
             data[what] = attribute.value
             if not attribute.fixed:
-                sentence = f"users could write another {what}; the profile has {attribute.value}: give each one a profile"
+                sentence = (
+                    f"users could write another {what}; the profile has {attribute.value}: give each one a profile"
+                )
                 site.say(attribute.line, attribute.name, Level.LOOK, sentence)
         elif attribute is not None and not attribute.options and what == "partition":
             site.say(attribute.line, attribute.name, *ONDEMAND["auto_queues"])
     return data
 
 
-def _limit(what: str, app: App, found: _Resources, site: Site, missing: list[str]) -> dict[str, int]:
+def _limit(what: str, found: _Resources, site: Site, missing: list[str]) -> dict[str, int]:
     constant, attribute = found.constants.get(what), found.attributes.get(what)
     if constant is not None and (number := _number(what, constant[0], found)) is not None:
         return limit(number)
     if attribute is None:
         missing.append(what)
-        return limit(FALLBACK[what], None if what != "time_minutes" else 60)
+        return limit(FALLBACK[what], _USUAL[what], _LEAST[what])
     if attribute.line and not attribute.fixed:
         site.say(attribute.line, attribute.name, Level.CHANGED, f"`{what}` of the profile")
     name = f"{what}/hours" if what == "time_minutes" and _in_hours(attribute) else what
@@ -202,8 +222,8 @@ def _limit(what: str, app: App, found: _Resources, site: Site, missing: list[str
     if most is None:
         missing.append(what)
         most = max(FALLBACK[what], default or 0)
-    least = _number(name, str(int(attribute.least)), found) if attribute.least else None
-    return limit(most, default or least or 1, max(1, min(least or 1, default or 1)))
+    least = (_number(name, str(int(attribute.least)), found) if attribute.least else None) or _LEAST[what]
+    return limit(most, default or max(least, _USUAL[what]), min(least, default or least))
 
 
 def _in_hours(attribute: Attribute) -> bool:
@@ -224,12 +244,18 @@ def _number(what: str, text: str, found: _Resources) -> int | None:
         return None
 
 
-def _gpus(app: App, found: _Resources, site: Site) -> dict[str, Any] | None:
+def _gpus(found: _Resources, site: Site) -> dict[str, Any] | None:
     count, kind = found.attributes.get("gpus"), found.attributes.get("gpu_type")
     constant, typed = found.constants.get("gpus"), found.constants.get("gpu_type")
     if count is None and constant is None and kind is None:
         return None
-    types = [typed[0]] if typed else [o.value for o in kind.options if o.value.lower() not in ("any", "none", "")] if kind else []
+    types = (
+        [typed[0]]
+        if typed
+        else [o.value for o in kind.options if o.value.lower() not in ("any", "none", "")]
+        if kind
+        else []
+    )
     types = [name for name in types if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name)]
     if kind is not None and kind.line:
         site.say(kind.line, kind.name, Level.CHANGED, "types of `gpus` of the profile")
@@ -265,7 +291,11 @@ def _split(app: App, found: _Resources, data: dict[str, Any], site: Site) -> Non
     if queue is not None and queue.options:
         site.say(queue.line, queue.name, *ONDEMAND["bc_queue"])
         for option in queue.options:
-            own = {"partition": option.value, "display_name": f"{data['display_name']}: {option.label}", "slug": option.value}
+            own = {
+                "partition": option.value,
+                "display_name": f"{data['display_name']}: {option.label}",
+                "slug": option.value,
+            }
             site.add_profile({**data, **own}, [f"line {option.line}: {option.label}", *comments])
     elif nodes is not None and nodes.options:
         found.used.add("node_type")
@@ -295,7 +325,7 @@ def _node_type(app: App, option: FormOption, data: dict[str, Any], comments: lis
         if each.name == "partition" and each.value:
             own["partition"] = each.value
         else:
-            sentence = f"--{each.name}={each.value or ''} of submit.yml.erb is for this choice alone; a profile names partitions"
+            sentence = f"--{each.name}={each.value or ''} is for this choice alone; a profile names a partition"
             site.say(option.line, f"node_type {option.value}", Level.LOOK, sentence)
             notes.append(f"{TODO}: name the partition of these nodes: {sentence}")
     if re.search(r"gpu", option.value + option.label, re.IGNORECASE) and "gpus" not in data:

@@ -34,7 +34,7 @@ def map_images(app: App, site: Site, used: set[str]) -> list[str]:
             names += _of_container(item, file, line, app, site, used)
         else:
             script_of_item = Script()
-            map_items([item], {item.line: line}, site, file, script_of_item.requests, script_of_item, file)
+            map_items([item], {item.line: line}, site, script_of_item.requests, script_of_item, file)
     return list(dict.fromkeys(names))
 
 
@@ -49,11 +49,13 @@ def _from_choices(attribute: Attribute, site: Site) -> list[str]:
         name = ""
         for container in containers:
             container = replace(container, image=container.image.strip())
-            name = map_container(container, option.line, site, description=option.label) or name
+            name = map_container(container, option.line, site, name=option.label) or name
         if name:
             names.append(name)
         else:
-            sentence = "it starts no container: make an image of it (docs/howto/add-an-image.md), and list it in `images`"
+            sentence = (
+                "it starts no container: make an image of it (docs/howto/add-an-image.md), and list it in `images`"
+            )
             site.say(option.line, title, Level.LOOK, sentence)
     return names
 
@@ -74,7 +76,7 @@ def _of_container(item: Container, file: str, line: int, app: App, site: Site, u
         path = _REFERENCE.sub(value, item.image)
         if "$" in path:
             path = value
-        name = map_container(replace(item, image=path), line, site, file, label)
+        name = map_container(replace(item, image=path), line, site, file, description=label)
         if name:
             names.append(name)
     if not choices:

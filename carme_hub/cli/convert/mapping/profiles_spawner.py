@@ -102,7 +102,7 @@ def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: S
     for key, value in settings.items():
         name = OLD_NAMES.get(str(key), str(key))
         at = file.values.line_of(settings, key, line)
-        if isinstance(value, Unknown):
+        if isinstance(value, Unknown) and name != "cmd":
             sentence = f"its value cannot be read without running the file: {value.reason}"
             site.say(at, name, Level.LOOK, sentence)
         elif name in KEPT:
@@ -114,9 +114,11 @@ def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: S
         elif name in ("req_options", "req_prologue"):
             _map_text(file, name, str(value), at, site, found)
         elif name in REPLACED and REPLACED[name].startswith("nothing"):
-            site.say(at, name, Level.DROPPED, REPLACED[name])
+            site.say(at, name, Level.DROPPED, REPLACED[name].removeprefix("nothing: "))
         elif name == "cmd":
-            sentence = "the image's own jupyterhub-singleuser is started; what else this command does belongs in the image"
+            sentence = (
+                "the image's own jupyterhub-singleuser is started; what else this command does belongs in the image"
+            )
             site.say(at, name, Level.LOOK, sentence)
         elif name == "notebook_dir":
             site.say(at, name, Level.CHANGED, "`working_folder` in the profile's slurm_override")
@@ -128,6 +130,6 @@ def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: S
 
 def _map_text(file: ConfigFile, name: str, text: str, line: int, site: Site, found: BatchSettings) -> None:
     if name == "req_options":
-        map_items(read_options(text, line), {}, site, name, found.requests)
+        map_items(read_options(text, line), {}, site, found.requests)
     elif text.strip():
         found.images += map_script(text, file.lines_in_text(text, line), site, name, line).images

@@ -13,7 +13,9 @@ from carme_hub.cli.convert.site import Site
 from .hub import put_aside
 from .kept_code import CodeOfSettings
 
-_FORM = "the form is made of the profiles; write choices of your own as profile_options, and read them from user_options"
+_FORM = (
+    "the form is made of the profiles; write choices of your own as profile_options, and read them from user_options"
+)
 _PROFILE = "the profile's own limit"
 _IMAGE = "the container has nothing of the hub's environment; name what it needs in container_environment"
 #: What becomes of those that do not stay.

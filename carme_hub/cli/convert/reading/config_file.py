@@ -1,4 +1,4 @@
-"""Read a jupyterhub_config.py: its settings in order, each with its line, its value if that stands in the file, its code.
+"""Read a jupyterhub_config.py: its settings in order, each with its line, and its value if that stands in the file.
 
 Nothing runs. An ``if`` whose condition is known and a loop over a short list are followed; of other blocks the settings
 are known, but not their values: ``Setting.block`` is then the whole statement, which can only be kept as it is.
@@ -116,8 +116,8 @@ def read_config_file(text: str, name: str) -> ConfigFile:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ConfigError(
-            f"{name}:{error.lineno}: this is not Python ({error.msg}). A template (Ansible, Puppet, Nix, Helm) has to be "
-            "rendered first; convert the file that the hub reads."
+            f"{name}:{error.lineno}: this is not Python ({error.msg}). A template (Ansible, Puppet, Nix, Helm) has to "
+            "be rendered first; convert the file that the hub reads."
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{name}: this is not Python that can be read: {error}") from error
@@ -278,7 +278,9 @@ class _Reader:
         """Record the settings of a block without their values; names that it sets have no known value either."""
         before, self.blocked = self.blocked, self.blocked or why
         for statement in _statements_in(node):
-            if isinstance(statement, ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
+            if isinstance(
+                statement, ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
+            ):
                 self.read(statement)
         for name in _names_bound(node):
             if not isinstance(self.values.names.get(name), Imported):

@@ -60,13 +60,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _METHODS: dict[type, frozenset[str]] = {
     str: frozenset(
-        "format join strip lstrip rstrip split splitlines replace lower upper title capitalize startswith endswith "
-        "removeprefix removesuffix".split()
+        (
+            *("format", "join", "strip", "lstrip", "rstrip", "split", "splitlines", "replace", "lower", "upper"),
+            *("title", "capitalize", "startswith", "endswith", "removeprefix", "removesuffix"),
+        )
     ),
-    dict: frozenset("items keys values get copy".split()),
-    list: frozenset("copy index count".split()),
-    tuple: frozenset("index count".split()),
-    set: frozenset("copy union intersection difference".split()),
+    dict: frozenset(["items", "keys", "values", "get", "copy"]),
+    list: frozenset(["copy", "index", "count"]),
+    tuple: frozenset(["index", "count"]),
+    set: frozenset(["copy", "union", "intersection", "difference"]),
 }
 
 
@@ -130,7 +132,8 @@ class Values:
         value = self._known(node.value)
         if (bad := unknown_in(value)) is not None:
             raise CannotBeRead(bad.reason, bad.line)
-        value = {-1: lambda v: v, 115: str, 114: repr, 97: ascii}[node.conversion](value)
+        conversions: dict[int, Callable[[Any], Any]] = {-1: lambda v: v, 115: str, 114: repr, 97: ascii}
+        value = conversions[node.conversion](value)
         spec = str(self.compute(node.format_spec)) if node.format_spec else ""
         _check_width(spec, node.lineno)
         return format(value, spec)

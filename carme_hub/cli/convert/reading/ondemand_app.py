@@ -1,8 +1,8 @@
 """Read an interactive app of Open OnDemand: form.yml, submit.yml.erb and the scripts in template/. No Ruby runs.
 
-An expression of ERB (``<%= … %>``) is kept as text, with the attribute of the form that it takes its value from; code of
-ERB (``<% … %>``) is left out, except that names which are set in it lead to attributes, and ``case``/``when`` with lists
-of options of sbatch are read. https://osc.github.io/ood-documentation/latest/how-tos/app-development/interactive.html
+An expression of ERB (``<%= … %>``) is kept as text, with the attribute of the form that it takes its value from. Code
+of ERB (``<% … %>``) is left out, except that names which are set in it lead to attributes, and ``case``/``when`` with
+lists of options of sbatch are read. https://osc.github.io/ood-documentation/latest/how-tos/app-development/interactive.html
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .shell import SHORT, Option, read_options
 
 _ERB = re.compile(r"<%(=?)-?(.*?)-?%>", re.DOTALL)
 _MARK = re.compile(r"ERB(\d+)BRE")
-_SCRIPT_KEYS = "accounting_id|queue_name|reservation_id|gpus_per_node|wall_time|qos|native|email_on_started|job_name|email"
+_SCRIPT_KEYS = (
+    "accounting_id|queue_name|reservation_id|gpus_per_node|wall_time|qos|native|email_on_started|job_name|email"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +220,9 @@ def _float(text: str) -> float | None:
 
 
 def _read_submit(text: str, app: App) -> None:
-    for match in _ERB.finditer(text):
-        if not match[1]:
-            _read_code(match[2], app)
+    for code in _ERB.finditer(text):
+        if not code[1]:
+            _read_code(code[2], app)
     expressions: list[str] = []
     words: list[tuple[str, int]] = []
     for number, line in enumerate(_without_erb(text, expressions).splitlines(), 1):

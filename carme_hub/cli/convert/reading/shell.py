@@ -1,7 +1,7 @@
 """Read a batch script, a prologue, or the script of an app of Open OnDemand: what each of its commands is for.
 
-The script does not run. Known are options of sbatch, modules, environments that are activated, exported variables with a
-constant value, and containers; commands that have no meaning in a container are left out. Everything else is ``Other``.
+The script does not run. Known are options of sbatch, modules, environments that are activated, exported variables with
+a constant value, and containers; commands that have no meaning in a container are left out. All else is ``Other``.
 Templates (Jinja's ``{{ }}`` and ``{% %}``, batchspawner's ``{name}``, ERB's ``<%= %>``) are no values.
 """
 
@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 #: Short options of sbatch(1) that scripts have.
 SHORT = {
-    **{"A": "account", "c": "cpus-per-task", "C": "constraint", "D": "chdir", "e": "error", "G": "gpus", "J": "job-name"},
+    **{
+        "A": "account",
+        "c": "cpus-per-task",
+        "C": "constraint",
+        "D": "chdir",
+        "e": "error",
+        "G": "gpus",
+        "J": "job-name",
+    },
     **{"N": "nodes", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time", "w": "nodelist"},
     **{"x": "exclude", "L": "licenses", "M": "clusters"},
 }
@@ -25,11 +33,14 @@ _WITH_VALUE = {
 }
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{\w+(?:\[\w+\])?\}|<%.*?%>", re.DOTALL)
 _NOTHING = re.compile(
-    r"set [+-]\S.*|trap .*|echo\b.*|which .*|hostname|date|env\b( *\|.*)?|module (purge|list|restore)|unset \S+|export \S+"
-    r"|cd( [\"']?(\$\{?HOME\}?|~)[\"']?)?|\{|\}|fi|done|else|then|\{ set .*|sleep .*|jupyter kernelspec list"
+    r"set [+-]\S.*|trap .*|echo\b.*|which .*|hostname|date|env\b( *\|.*)?|module (purge|list|restore)"
+    r"|unset \S+|export \S+"
+    r"|cd( [\"']?(\$\{?\w+\}?|~)[\"']?)?|\{|\}|fi|done|else|then|\{ set .*|sleep .*|jupyter kernelspec list"
 )
 #: What starts the single-user server, which Carme Hub does itself: alone on its line, perhaps by srun.
-_SERVER = re.compile(r"(exec |srun\b[^|;&]*? )?\S*(batchspawner-singleuser|jupyterhub-singleuser|jupyter[- ](lab|notebook))\b")
+_SERVER = re.compile(
+    r"(exec |srun\b[^|;&]*? )?\S*(batchspawner-singleuser|jupyterhub-singleuser|jupyter[- ](lab|notebook))\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +207,12 @@ def _container(line: int, command: str, shell: _Shell) -> Container | None:
     if match is None:
         if match := re.search(r"\bsrun\b(.*--container-image[= ].*)", command):
             options = {option.name: option.value or "" for option in read_options(match[1], line)}
-            binds = options.get("container-mounts", "")
+            mounts = shell.expanded(options.get("container-mounts", "")).split(",")
             image = shell.expanded(options["container-image"])
-            return Container(line, "pyxis", image, tuple(filter(None, shell.expanded(binds).split(","))))
-        if match := re.search(r"\b(docker|podman|podman-hpc|shifter|enroot|ch-run|udocker)\s+(run|start|exec)\b", command):
+            return Container(line, "pyxis", image, tuple(filter(None, mounts)))
+        if match := re.search(
+            r"\b(docker|podman|podman-hpc|shifter|enroot|ch-run|udocker)\s+(run|start|exec)\b", command
+        ):
             return Container(line, match[1], "", ())
         return None
     words = _split(match[3])
@@ -215,7 +228,7 @@ def _container(line: int, command: str, shell: _Shell) -> Container | None:
             continue
         name, equals, value = word.partition("=")
         if name in ("-B", "--bind"):
-            binds += (value if equals else words.pop(0) if words else "").split(",")
+            binds += (value if equals or not words else words.pop(0)).split(",")
         elif name in _WITH_VALUE and not equals and words:
             words.pop(0)
     image = shell.expanded(words[0]) if words else ""
