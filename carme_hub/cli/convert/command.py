@@ -26,8 +26,8 @@ class ConvertApp(ConfiguredApp):
 
     FILE is a jupyterhub_config.py for batchspawner, jupyterhub_moss or wrapspawner's ProfilesSpawner, or the folder
     (or form.yml) of an app of Open OnDemand. It is read and not run. The new configuration goes to stdout, or to a new
-    file with ``--output``; an existing file is never overwritten. On stderr is a line for each setting: where it was, and
-    whether it is kept, changed or dropped, or has to be looked at, with what to do.
+    file with ``--output``; an existing file is never overwritten. On stderr is a line for each setting: where it was,
+    and whether it is kept, changed or dropped, or has to be looked at, with what to do.
 
     Exits with 1 when something has to be looked at, with 0 otherwise, with 2 when FILE cannot be read. Nothing else is
     written, and Slurm is not asked."""

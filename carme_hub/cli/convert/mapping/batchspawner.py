@@ -200,8 +200,8 @@ def profiles_of(requests: Requests, site: Site, *, file: str = "") -> list[dict[
             values[name] = f"gpu:{kind or GPU_TYPE_TODO}:{count}"
             untyped = 0 if kind else line or 1
         elif name == "req_nodes":
-            if text != "1":
-                site.say(line, full, Level.LOOK, KEPT[name], file)
+            level = Level.DROPPED if text == "1" else Level.LOOK
+            site.say(line, full, level, "a session has one node" if text == "1" else KEPT[name], file)
             continue
         elif name == "req_ngpus":
             if text.isdecimal() and int(text) and "req_gres" not in values:

@@ -38,6 +38,7 @@ def map_profiles(file: ConfigFile, setting: Setting, site: Site, base: BatchSett
         site.say(setting.line, setting.full_name, Level.LOOK, sentence)
         site.notes.append(f"{TODO} (line {setting.line}): write the profiles into profile_list: {sentence}")
         return
+    site.say(setting.line, setting.full_name, *PROFILES_SPAWNER["profiles"])
     for number, entry in enumerate(entries):
         line = file.values.line_of(entries, number, setting.line)
         _map_entry(file, entry, line, site, base)
