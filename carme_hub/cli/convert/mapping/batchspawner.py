@@ -82,6 +82,8 @@ def _map(file: ConfigFile, setting: Setting, site: Site, found: BatchSettings) -
     elif name in ("req_prologue", "req_epilogue"):
         _map_commands(file, setting, site, found)
     elif name == "req_options":
+        options = "each of its options is below" if str(value).strip() else "it is empty"
+        site.say(line, full, Level.CHANGED if str(value).strip() else Level.DROPPED, options)
         map_items(read_options(str(value), line), {}, site, found.requests)
     elif name == "state_exechost_exp":
         _node_names(setting, str(value), site)

@@ -256,7 +256,7 @@ class Values:
         if name.startswith(("os.environ", "os.getenv")) or name in ("getenv", "environ.get"):
             raise CannotBeRead("it depends on os.environ", node.lineno)
         if any(keyword.arg is None for keyword in node.keywords) and name != "dict":
-            raise CannotBeRead(f"it calls {name or 'a function'}()", node.lineno)
+            raise CannotBeRead(f"it calls {name or _shown(node.func)}()", node.lineno)
         if name in _FUNCTIONS and name.partition(".")[0] not in self._defined():
             return self._called(_FUNCTIONS[name], node)
         if isinstance(node.func, ast.Attribute):
@@ -270,7 +270,7 @@ class Values:
                     _check_width(spec or "", node.lineno)
             if node.func.attr in allowed:
                 return self._called(getattr(owner, node.func.attr), node)
-        raise CannotBeRead(f"it calls {name or 'a function'}()", node.lineno)
+        raise CannotBeRead(f"it calls {name or _shown(node.func)}()", node.lineno)
 
     def _defined(self) -> set[str]:
         """Return names that the file gives a meaning of its own, so that they are not the builtin functions."""
