@@ -207,7 +207,7 @@ def _profile(app: App, found: _Resources, site: Site) -> dict[str, Any]:
 def _limit(what: str, found: _Resources, site: Site, missing: list[str]) -> dict[str, int]:
     constant, attribute = found.constants.get(what), found.attributes.get(what)
     if constant is not None and (number := _number(what, constant[0], found)) is not None:
-        return limit(number)
+        return limit(number, None, _LEAST[what])
     if attribute is None:
         missing.append(what)
         return limit(FALLBACK[what], _USUAL[what], _LEAST[what])
@@ -218,7 +218,7 @@ def _limit(what: str, found: _Resources, site: Site, missing: list[str]) -> dict
     most = _number(name, str(int(attribute.most)), found) if attribute.most else max(numbers, default=None)
     default = _number(name, attribute.value, found) if attribute.value else min(numbers, default=None)
     if most is None and attribute.fixed and default is not None:
-        return limit(default)
+        return limit(default, None, _LEAST[what])
     if most is None:
         missing.append(what)
         most = max(FALLBACK[what], default or 0)
