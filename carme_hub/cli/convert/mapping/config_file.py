@@ -9,7 +9,7 @@ from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
 from carme_hub.cli.convert.reading.values import Imported, LocalClass
 from carme_hub.cli.convert.site import TODO, Site
 
-from .batchspawner import add_profiles, is_batchspawner, map_batch_settings
+from .batch_settings import add_profiles, is_batchspawner, map_batch_settings
 from .hub import check_allowed, map_hub_setting
 from .kept_code import CodeOfSettings
 from .moss import MOSS, SECTION, PartitionSize, map_moss

@@ -14,7 +14,7 @@ from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm.batchspawner_names import gib_of, minutes_of
 
 from .batch_script import Requests, map_items
-from .batchspawner import HELPERS
+from .batch_settings import HELPERS
 from .ondemand_images import map_images
 
 #: What becomes of the attributes that Open OnDemand itself knows, and of options of the submission.

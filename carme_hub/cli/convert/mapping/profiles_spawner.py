@@ -12,7 +12,7 @@ from carme_hub.cli.convert.site import TODO, Site
 from carme_hub.spawners.slurm.batchspawner_names import KEPT, REPLACED
 
 from .batch_script import map_items, map_script
-from .batchspawner import FAMILY, OLD_NAMES, BatchSettings, add_profiles
+from .batch_settings import FAMILY, OLD_NAMES, BatchSettings, add_profiles
 from .spawner import is_spawner_trait
 
 #: The class of wrapspawner, and what becomes of its settings.

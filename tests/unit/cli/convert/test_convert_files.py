@@ -8,7 +8,7 @@ import pytest
 
 from carme_hub.cli.convert.convert import convert_config
 from carme_hub.cli.convert.findings import Level
-from carme_hub.cli.convert.mapping.batchspawner import OLD_NAMES
+from carme_hub.cli.convert.mapping.batch_settings import OLD_NAMES
 from carme_hub.cli.convert.mapping.hub import HUB
 from carme_hub.cli.convert.site import GPU_TYPE_TODO, Site
 from carme_hub.cli.convert.writing import write
