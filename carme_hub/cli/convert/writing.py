@@ -96,6 +96,8 @@ def _profiles(site: Site) -> Iterator[str]:
             yield f"    # {_plain(comment)}"
         first = {name: profile.data[name] for name in order if profile.data.get(name)}
         data = first | {name: value for name, value in profile.data.items() if name not in order}
+        if data.get("images") == list(site.images):
+            del data["images"]  # all of them, as without it
         yield f"    {_literal(data, 4, always=True)},"
     yield "]"
 

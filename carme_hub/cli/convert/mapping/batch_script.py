@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ OURS = (
     ),
     *("no-requeue", "requeue", "mail-type", "mail-user", "signal", "comment", "clusters", "cluster", "nodefile"),
 )
+_SECRET = re.compile("secret|token|passw|api_?key", re.IGNORECASE)
 _LISTED = "`slurm_extra`, for every session; with submit_via = 'sudo' name it in carme-submit.json's `extra`, too"
 _IN_IMAGE = "what it provides belongs in an image (docs/howto/add-an-image.md); nodes' modules are not in a container"
 
@@ -124,6 +126,8 @@ def map_items(
                 script.images.append(name)
         else:
             sentence = "no command runs before the server; it belongs in the image, or in a prolog of Slurm"
+            if item.command.startswith("cd "):
+                sentence = "users choose the folder in the form; `working_folder` in a slurm_override sets it"
             site.say(line, _short(item.command), Level.LOOK, sentence, file)
 
 
@@ -163,6 +167,10 @@ def _variable(item: Export, line: int, site: Site, file: str) -> None:
             line, f"export {item.name}", Level.LOOK, "the session's own; what is on the path belongs in the image", file
         )
         return
+    if _SECRET.search(item.name):
+        sentence = "a secret: set it in `c.Spawner.environment`, read from a file that only the hub's user can read"
+        site.say(line, f"export {item.name}", Level.LOOK, sentence, file)
+        return
     site.environment[item.name] = item.value
     site.say(line, f"export {item.name}", Level.CHANGED, "`container_environment`", file)
 
@@ -187,4 +195,6 @@ def map_container(
 
 
 def _short(command: str) -> str:
+    """Return a command for a finding: not too long, and without what may be a secret."""
+    command = re.sub(r"(?i)((?:secret|token|passw\w*|key)\w*[\"']?\s*[=: ]\s*)\S+", r"\1…", command)
     return command if len(command) <= 60 else f"{command[:57]}…"

@@ -87,12 +87,8 @@ def _remarks(file: ConfigFile, site: Site) -> None:
                 sentence = "not imported: Carme Hub's own spawner and form are in its place"
             site.say(line, f"import {module}", Level.DROPPED, sentence)
         if isinstance(value, LocalClass) and is_batchspawner(file, name):
-            site.say(
-                0,
-                f"class {name}",
-                Level.LOOK,
-                "a spawner of your own: Carme Hub's is in its place; its methods are below",
-            )
+            line = next((n for n, text in enumerate(file.text.splitlines(), 1) if text.startswith(f"class {name}")), 0)
+            site.say(line, f"class {name}", Level.LOOK, "a spawner of your own: Carme Hub's is in its place")
     for remark in file.remarks:
         if remark.kind == "method" and is_batchspawner(file, remark.what.partition(".")[0]):
             sentence = "no code of yours is in the spawner; `pre_spawn_hook`, `profile_list` and `admission` call it"

@@ -45,6 +45,7 @@ _LEAST = {"cpus": 1, "memory_gib": 1, "time_minutes": 5}
 _QUIET = re.compile(
     r"(use_)?(jupyter)?lab(_switch)?|jupyterlab.*|mode|jupyter_interface|.*e?mail.*|use_core_mode|classroom"
 )
+_HAS_GPU = re.compile("gpu", re.IGNORECASE)
 _FOLDER = re.compile(r".*(dir|folder|root).*|notebook_root")
 
 
@@ -300,8 +301,15 @@ def _split(app: App, found: _Resources, data: dict[str, Any], site: Site) -> Non
     elif nodes is not None and nodes.options:
         found.used.add("node_type")
         site.say(nodes.line, nodes.name, *ONDEMAND["node_type"])
+        # Where some are for GPUs, the form shows the number of GPUs for those alone.
+        some = any(_HAS_GPU.search(option.value + option.label) for option in nodes.options)
+        without = {name: value for name, value in data.items() if name != "gpus"}
+        rest = [comment for comment in comments if GPU_TYPE_TODO not in comment]
         for option in nodes.options:
-            _node_type(app, option, data, comments, site)
+            if some and not _HAS_GPU.search(option.value + option.label):
+                _node_type(app, option, without, rest, site)
+            else:
+                _node_type(app, option, data, comments, site)
     else:
         site.add_profile(data, comments)
 
@@ -328,7 +336,9 @@ def _node_type(app: App, option: FormOption, data: dict[str, Any], comments: lis
             sentence = f"--{each.name}={each.value or ''} is for this choice alone; a profile names a partition"
             site.say(option.line, f"node_type {option.value}", Level.LOOK, sentence)
             notes.append(f"{TODO}: name the partition of these nodes: {sentence}")
-    if re.search(r"gpu", option.value + option.label, re.IGNORECASE) and "gpus" not in data:
+    if _HAS_GPU.search(option.value + option.label) and "gpus" in data:
+        own["gpus"] = {**data["gpus"], "min": max(1, data["gpus"]["min"]), "default": max(1, data["gpus"]["default"])}
+    elif _HAS_GPU.search(option.value + option.label):
         own["gpus"] = {"types": [GPU_TYPE_TODO], "min": 1, "max": 1, "default": 1}
         notes.append(f"{TODO}: replace {GPU_TYPE_TODO} by the type in gres.conf")
         sentence = f"GPUs have a type here, as in gres.conf (`sinfo -o '%P %G'`): replace {GPU_TYPE_TODO}"

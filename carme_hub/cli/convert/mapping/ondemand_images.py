@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from carme_hub.cli.convert.findings import Level
 from carme_hub.cli.convert.reading.ondemand_app import App, Attribute
-from carme_hub.cli.convert.reading.shell import Container, read_shell
+from carme_hub.cli.convert.reading.shell import Container, Export, Other, read_shell
 from carme_hub.cli.convert.site import Site
 
 from .batch_script import Script, map_container, map_items
@@ -32,6 +32,9 @@ def map_images(app: App, site: Site, used: set[str]) -> list[str]:
         file, line = places[item.line - 1]
         if isinstance(item, Container):
             names += _of_container(item, file, line, app, site, used)
+        elif "before" in file and isinstance(item, Other | Export):
+            sentence = "ports, passwords and settings of Jupyter: the hub makes the connection itself"
+            site.say(0, "its commands", Level.DROPPED, sentence, file)
         else:
             script_of_item = Script()
             map_items([item], {item.line: line}, site, script_of_item.requests, script_of_item, file)

@@ -34,12 +34,13 @@ _WITH_VALUE = {
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{\w+(?:\[\w+\])?\}|<%.*?%>", re.DOTALL)
 _NOTHING = re.compile(
     r"set [+-]\S.*|trap .*|echo\b.*|which .*|hostname|date|env\b( *\|.*)?|module (purge|list|restore)"
-    r"|unset \S+|export \S+"
+    r"|unset \S+|export \S+|umask \d+|\(|\)|do|break|continue|esac|(for|while|case) [^;]*(; do)?|done\b.*"
+    r"|(el)?if [^;]*(; *then)?|(function \w+|\w+ ?\(\)).*\{"
     r"|cd( [\"']?(\$\{?\w+\}?|~)[\"']?)?|\{|\}|fi|done|else|then|\{ set .*|sleep .*|jupyter kernelspec list"
 )
 #: What starts the single-user server, which Carme Hub does itself: alone on its line, perhaps by srun.
 _SERVER = re.compile(
-    r"(exec |srun\b[^|;&]*? )?\S*(batchspawner-singleuser|jupyterhub-singleuser|jupyter[- ](lab|notebook))\b"
+    r"(exec |srun\b[^|;&]*? )?\S*((batchspawner|jupyterhub)-singleuser\b|jupyter[- ](lab\b|notebook\b|<%))"
 )
 
 
@@ -149,8 +150,11 @@ def is_template(text: str) -> bool:
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
     """Yield each command and its line; a command may go on over several lines, and is kept in one."""
-    held, began = "", 0
+    held, began, end = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
+        if end:  # what a here-document writes into a file is no command
+            end = "" if line.strip() == end else end
+            continue
         line = re.sub(r"\{%-?\s*(if|elif|else|endif|for|endfor|set|raw|endraw)\b.*?%\}", "", line).strip()
         began = began if held else number
         if line.endswith("\\") and not line.startswith("#"):
@@ -158,6 +162,8 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
             continue
         if held + line:
             yield began, held + line
+            if written := re.match(r"(?:cat|tee)\b.*<<-?\s*[\"']?(\w+)", held + line):
+                end = written[1]
         held = ""
     if held:
         yield began, held

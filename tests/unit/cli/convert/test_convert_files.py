@@ -75,6 +75,36 @@ def test_a_script_gives_limits_an_image_and_binds() -> None:
     assert "--exclusive" not in found
 
 
+def test_control_words_and_written_files_are_no_commands() -> None:
+    script = """
+start() {
+    for name in a b; do
+        echo $name
+    done
+    if [ -f x ]; then
+        touch y
+    fi
+}
+cat > config.py <<'END'
+rm -rf /
+END
+jupyter-<%= context.interface %> --config=x
+cd /scratch/work
+"""
+    site = converted(f"c.SlurmSpawner.batch_script = {script!r}")
+    told = {finding.setting for finding in site.findings if finding.level is Level.LOOK and finding.line}
+    assert told == {"touch y", "cat > config.py <<'END'", "cd /scratch/work"}
+
+
+def test_a_secret_of_a_script_is_neither_told_nor_made_readable_to_all() -> None:
+    script = "export WANDB_API_KEY=hush1\ncurl --token hush2 https://x\nlogin password=hush3\n"
+    site = converted(f"c.SlurmSpawner.batch_script = {script!r}")
+    assert site.environment == {}
+    assert levels(site)["export WANDB_API_KEY"] is Level.LOOK
+    told = " ".join(finding.text() for finding in site.findings)
+    assert "hush" not in told + write(site, "/state")
+
+
 def test_pyxis_and_other_runtimes_in_a_script() -> None:
     site = converted(
         'c.SlurmSpawner.batch_script = """srun --container-image=/i/a.sqsh --container-mounts=/d:/d {cmd}"""'

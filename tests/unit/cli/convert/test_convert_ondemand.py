@@ -124,6 +124,23 @@ def test_each_type_of_nodes_is_a_profile(tmp_path: Path) -> None:
     assert found["node_type"].line == 34
 
 
+def test_where_some_nodes_have_gpus_the_others_have_none(tmp_path: Path) -> None:
+    form = NODE_TYPES.replace("  - num_cores\n", "  - num_cores\n  - num_gpus\n", 1)
+    form += "  num_gpus: {widget: number_field, value: 0, min: 0, max: 4}\n"
+    any_node, gpu, huge = data(app(tmp_path, form, 'script:\n  gpus_per_node: "<%= num_gpus %>"\n'))
+    assert gpu["gpus"] == {"types": [GPU_TYPE_TODO], "min": 1, "max": 4, "default": 1}
+    assert "gpus" not in any_node
+    assert "gpus" not in huge
+
+
+def test_what_an_app_does_to_connect_is_one_finding(tmp_path: Path) -> None:
+    before = "port=$(find_port)\nexport CONFIG_FILE=${PWD}/c.py\nexport A=b\ncat > c.py <<EOL\nc.x = 1\nEOL\n"
+    site = app(tmp_path, NODE_TYPES, NODE_TYPES_SUBMIT, "module load x\n", before)
+    (finding,) = (each for each in site.findings if each.file == "template/before.sh.erb")
+    assert finding.level is Level.DROPPED
+    assert not site.environment
+
+
 def test_each_partition_of_a_list_is_a_profile(tmp_path: Path) -> None:
     form = """\
 title: "Jupyter"
