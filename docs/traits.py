@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the code beside 
 import carme_hub
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.cli.convert.findings import Level
-from carme_hub.cli.convert.mapping.hub import HUB, REMARKS, RENAMED
+from carme_hub.cli.convert.mapping.hub import HUB, REMARKS, RENAMED, TLS
 from carme_hub.cli.convert.mapping.moss import MOSS
 from carme_hub.cli.convert.mapping.ondemand import ONDEMAND
 from carme_hub.cli.convert.mapping.profiles_spawner import PROFILES_SPAWNER
@@ -241,7 +241,8 @@ def converted_page() -> str:
 
 
 def _renamed() -> dict[str, tuple[Level, str]]:
-    return {f"Authenticator.{old}": (Level.CHANGED, f"`{new}`") for old, new in RENAMED.items()}
+    renamed = {f"Authenticator.{old}": (Level.CHANGED, f"`{new}`") for old, new in RENAMED.items()}
+    return renamed | dict.fromkeys(TLS, (Level.CHANGED, "https in place of http"))
 
 
 def _levels(heading: str, words: str, table: dict[str, tuple[Level, str]]) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Site:
         file: the old file's name, in findings and in the new file's first lines.
         config: the name of the configuration object in the kept code.
         code: kept code, in the order of the old file; it may use the names that earlier code defines.
+        hub: settings after ``configure(c)``, by class and name, for the hub's TLS.
         images: by name. binds: by destination. extra: options of sbatch for every session.
         slurm: settings of CarmeSlurm. spawner: further settings of SlurmContainerSpawner.
         notes: comments with a TODO for which no setting can be written.
@@ -60,6 +61,7 @@ class Site:
     config: str = "c"
     findings: list[Finding] = field(default_factory=list)
     code: list[KeptCode] = field(default_factory=list)
+    hub: dict[str, Any] = field(default_factory=dict)
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
     binds: dict[str, Bind] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

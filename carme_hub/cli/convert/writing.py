@@ -41,6 +41,8 @@ def _lines(site: Site, state_folder: str) -> Iterator[str]:
             before = code.end
     yield from _heading("A safe site; what is set above stays")
     yield f"carme_hub.configure(c, state_folder={_literal(state_folder)})"
+    for name, value in site.hub.items():
+        yield f"c.{name} = {_literal(value)}"
     yield from _heading("Slurm")
     if "cluster" not in site.slurm:
         yield f'# {TODO}: c.CarmeSlurm.cluster = "…"  # ClusterName of slurm.conf'

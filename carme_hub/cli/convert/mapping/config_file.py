@@ -10,7 +10,7 @@ from carme_hub.cli.convert.reading.values import Imported, LocalClass
 from carme_hub.cli.convert.site import TODO, Site
 
 from .batch_settings import add_profiles, is_batchspawner, map_batch_settings
-from .hub import check_allowed, map_hub_setting
+from .hub import check_allowed, map_hub_setting, name_the_hub
 from .kept_code import CodeOfSettings
 from .moss import MOSS, SECTION, PartitionSize, map_moss
 from .profiles_spawner import PROFILES_SPAWNER, SECTIONS, map_default, map_profiles
@@ -50,6 +50,7 @@ def map_config_file(file: ConfigFile, site: Site, sizes: Mapping[str, PartitionS
         add_profiles(found, site)
     _remarks(file, site)
     check_allowed(file, site)
+    name_the_hub(file, site)
     site.code = code.code()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyterhub import auth
 from jupyterhub.app import JupyterHub
@@ -52,8 +53,14 @@ REMARKS: dict[str, tuple[Level, str]] = {
     ),
     "JupyterHub.services": (Level.KEPT, "a culler among them ends sessions without asking; rules on idle sessions ask"),
     "JupyterHub.db_url": (Level.KEPT, "the hub's database; Carme Hub's own is `c.CarmeStore.url`"),
-    "JupyterHub.hub_connect_ip": (Level.KEPT, "nodes reach the hub by it: name it in `c.JupyterHub.trusted_alt_names`"),
 }
+#: Addresses of the hub's own parts, which speak TLS with each other.
+TLS = (
+    "JupyterHub.hub_bind_url",
+    "JupyterHub.hub_connect_url",
+    "ConfigurableHTTPProxy.api_url",
+    "Spawner.hub_connect_url",
+)
 _CLASSES: dict[str, Any] = {
     **{"JupyterHub": JupyterHub, "Proxy": Proxy, "ConfigurableHTTPProxy": ConfigurableHTTPProxy, "Spawner": Spawner},
     **{name: getattr(auth, name) for name in ("Authenticator", "LocalAuthenticator", "PAMAuthenticator")},
@@ -106,9 +113,40 @@ def _keep(setting: Setting, site: Site, code: CodeOfSettings, source: str) -> No
         sentence = "as it is; it is a secret, so only the hub's user may read the file (mode 0600)"
     elif "__file__" in source:
         level, sentence = Level.LOOK, "as it is; its path begins at the file's folder, so put the new file there, too"
+    elif (changed := with_tls(setting, site)) is not None:
+        level, sentence = changed
     elif setting.block is not None:
         sentence = "as it is, in its block, because its value depends on what the file runs"
     site.say(setting.line, setting.full_name, level, sentence)
+
+
+def with_tls(setting: Setting, site: Site) -> tuple[Level, str] | None:
+    """Give an address of the hub's own parts https in place of http; say it where its value is not known."""
+    if setting.full_name not in TLS:
+        return None
+    if not isinstance(setting.value, str) or setting.block is not None:
+        return Level.LOOK, "kept; it must begin with https:// now: the hub's parts speak TLS with each other"
+    if not setting.value.startswith("http:"):
+        return None
+    site.hub[setting.full_name] = setting.value.replace("http:", "https:", 1)
+    return Level.CHANGED, "https in place of http: the hub's parts speak TLS with each other"
+
+
+def name_the_hub(file: ConfigFile, site: Site) -> None:
+    """Name the address by which nodes reach the hub in its certificate, which they check now."""
+    if file.last("JupyterHub", "trusted_alt_names") is not None:
+        return
+    found = (file.last("JupyterHub", name) for name in ("hub_connect_ip", "hub_connect_url", "hub_ip", "hub_bind_url"))
+    for setting in found:
+        value = setting.value if setting is not None and isinstance(setting.value, str) else ""
+        host = (urlsplit(value).hostname or "") if "://" in value else value
+        if setting is None or host in ("", "0.0.0.0", "::", "localhost") or host.startswith("127."):  # noqa: S104
+            continue
+        kind = "IP" if re.fullmatch(r"[\d.]+|[0-9a-fA-F:]+:[0-9a-fA-F:]*", host) else "DNS"
+        site.hub["JupyterHub.trusted_alt_names"] = [f"{kind}:{host}"]
+        sentence = "in `c.JupyterHub.trusted_alt_names`, too: nodes check the hub's certificate now"
+        site.say(setting.line, setting.full_name, Level.CHANGED, sentence)
+        return
 
 
 def put_aside(setting: Setting, site: Site, code: CodeOfSettings, sentence: str) -> None:

@@ -10,7 +10,7 @@ from carme_hub.cli.convert.findings import Level
 from carme_hub.cli.convert.reading.config_file import Setting
 from carme_hub.cli.convert.site import Site
 
-from .hub import put_aside
+from .hub import put_aside, with_tls
 from .kept_code import CodeOfSettings
 
 _FORM = (
@@ -61,7 +61,9 @@ def map_spawner_setting(setting: Setting, site: Site, code: CodeOfSettings) -> N
     level, sentence = Level.KEPT, "as it is"
     if new_name:
         level, sentence = Level.CHANGED, f"`c.SlurmContainerSpawner.{setting.name}`"
-    if setting.name == "notebook_dir" and isinstance(setting.value, str):
+    if (changed := with_tls(setting, site)) is not None:
+        level, sentence = changed
+    elif setting.name == "notebook_dir" and isinstance(setting.value, str):
         bind_folder(setting.value, setting.line, setting.full_name, site)
     elif setting.name == "args" and "NotebookApp." in repr(setting.value):
         level, sentence = Level.LOOK, "kept; Jupyter Server calls it ServerApp in place of NotebookApp"

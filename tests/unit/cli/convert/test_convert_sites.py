@@ -94,6 +94,18 @@ def test_the_values_of_a_loop_of_additions_are_those_at_the_end() -> None:
     assert findings(site, 47) == {"SlurmSpawner.exec_prefix": Level.LOOK}  # it says ssh
 
 
+def test_the_hub_speaks_tls_and_its_certificate_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Any = loaded(converted("batchspawner_ssh"), tmp_path, monkeypatch)
+    assert config.JupyterHub.trusted_alt_names == ["DNS:hub.cluster.example.org"]
+    config = loaded(converted("profiles_spawner"), tmp_path, monkeypatch)
+    assert config.JupyterHub.trusted_alt_names == ["IP:10.0.0.30"]
+    site = converted("batchspawner_environment")
+    config = loaded(site, tmp_path, monkeypatch)
+    assert config.JupyterHub.hub_bind_url == "https://:8081"
+    assert "trusted_alt_names" not in config.JupyterHub
+    assert findings(site, 32) == {"Spawner.hub_connect_url": Level.LOOK}  # only the environment says it
+
+
 def test_the_login_class_of_the_file_does_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config: Any = loaded(converted("batchspawner_ssh"), tmp_path, monkeypatch)
     assert config.CarmeAuthenticator.authenticator_class.__name__ == "SiteAuthenticator"
@@ -134,6 +146,7 @@ def test_each_partition_is_a_profile_and_each_environment_an_image() -> None:
     assert site.slurm["cluster"] == "hydra"
     assert site.slurm["slurm_conf"] == "/etc/slurm/slurm.conf"
     assert {f.setting for f in site.findings if f.level is Level.LOOK} >= {"class SiteSpawner", "SiteSpawner.user_env"}
+    assert findings(site, 10) == {"class SiteSpawner": Level.LOOK}
 
 
 def test_what_jupyterhub_moss_asks_slurm_for_is_read_from_a_file() -> None:
