@@ -44,8 +44,10 @@ async def issue_certificate(spawner: Any, hub: HubContext) -> dict[str, str]:
         names = names(spawner)
         if inspect.isawaitable(names):
             names = await names
-    # Not localhost, which JupyterHub adds: a session must not be able to impersonate the hub or a service.
-    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, hub)]))
+    # Not localhost, which JupyterHub adds, nor the hub's own names, which are JupyterHub's default for these: a session
+    # must not be able to impersonate the hub or a service.
+    own = [name for name in names if name not in spawner.trusted_alt_names]
+    alt_names = list(dict.fromkeys(own or await _node_names(spawner, hub)))
     return await asyncio.to_thread(
         issue,
         spawner.internal_certs_location,
@@ -71,8 +73,6 @@ def certificate_of(texts: Mapping[str, str]) -> str:
 
 
 async def _node_names(spawner: Any, hub: HubContext) -> list[str]:
-    if spawner.node_address is not None or spawner.ssl_alt_names:
-        return []  # the administrator has set the names of nodes
     request = spawner._request
     partition = request.partition if request is not None else ""
     try:
@@ -83,7 +83,10 @@ async def _node_names(spawner: Any, hub: HubContext) -> list[str]:
         except CarmeError:
             spawner.log.warning("Slurm does not list its nodes, so the certificate names none: %s", error)
             return []
-    return [_alt_name(n.address or n.name) for n in nodes if not partition or partition in n.partitions]
+    of_job = [node for node in nodes if not partition or partition in node.partitions]
+    if spawner.node_address is not None:
+        return [_alt_name(str(spawner.node_address(node.name))) for node in of_job]
+    return [_alt_name(node.address or node.name) for node in of_job]
 
 
 def _alt_name(address: str) -> str:
