@@ -1,4 +1,7 @@
-"""Write docs/reference/settings.md, settings/ and cli.md from the classes: `python docs/traits.py`. A test compares."""
+"""Write pages of docs/reference from the code: `python docs/traits.py`. A test compares.
+
+settings.md, settings/ and cli.md are made of classes, converted-settings.md of the tables of `carme-hub convert`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the code beside 
 
 import carme_hub
 from carme_hub.cli.app import CarmeHubApp
+from carme_hub.cli.convert.findings import Level
+from carme_hub.cli.convert.mapping.hub import HUB, REMARKS, RENAMED, TLS
+from carme_hub.cli.convert.mapping.moss import MOSS
+from carme_hub.cli.convert.mapping.ondemand import ONDEMAND
+from carme_hub.cli.convert.mapping.profiles_spawner import PROFILES_SPAWNER
+from carme_hub.cli.convert.mapping.spawner import SPAWNER
+from carme_hub.spawners.slurm.batchspawner_names import IGNORED, KEPT, REPLACED
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -205,9 +215,55 @@ def _table(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def converted_page() -> str:
+    """Return the page of other programs' settings, and what becomes of them."""
+    parts = [
+        HEAD.replace("the help of the traits", "the tables of `carme-hub convert`"),
+        "# Settings of other programs\n",
+        "What each becomes by `carme-hub convert` ([how to use it](../howto/from-batchspawner.md)). *Kept*: the new",
+        "file has it as it was. *Changed*: it says the same in another way. *Dropped*: it has no counterpart and needs",
+        "none. *Look at it*: somebody has to decide.\n",
+        "## batchspawner\n",
+        "`SlurmSpawner`, `BatchSpawnerBase` and classes that derive from them. The hub itself reads the first names,",
+        "to `req_homedir`, while `profile_list` is empty, and refuses those that cannot keep their meaning.\n",
+        "| old | here |\n|---|---|",
+        *(f"| `{name}` | {words} |" for name, words in KEPT.items()),
+        *(f"| `{name}` | {_code(words)} |" for name, words in (REPLACED | IGNORED).items()),
+        "",
+        *_levels(
+            "Every spawner", "Those that are not listed are kept.", {f"Spawner.{n}": v for n, v in SPAWNER.items()}
+        ),
+        *_levels("ProfilesSpawner and WrapSpawner", "", PROFILES_SPAWNER),
+        *_levels("jupyterhub_moss", "Of `MOSlurmSpawner`, and the fields of its `partitions`.", MOSS),
+        *_levels("Open OnDemand", "Attributes of `form.yml`, and keys of `submit.yml.erb`.", ONDEMAND),
+        *_levels("The hub and the login", "All others are kept as they are.", HUB | REMARKS | _renamed()),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _renamed() -> dict[str, tuple[Level, str]]:
+    renamed = {f"Authenticator.{old}": (Level.CHANGED, f"`{new}`") for old, new in RENAMED.items()}
+    return renamed | dict.fromkeys(TLS, (Level.CHANGED, "https in place of http"))
+
+
+def _levels(heading: str, words: str, table: dict[str, tuple[Level, str]]) -> Iterator[str]:
+    yield f"## {heading}\n"
+    if words:
+        yield f"{words}\n"
+    yield "| old | becomes | here |\n|---|---|---|"
+    for name, (level, sentence) in table.items():
+        yield f"| `{name.replace(', ', '`, `')}` | {level.value} | {sentence} |"
+    yield ""
+
+
+def _code(words: str) -> str:
+    """Mark names of settings as code."""
+    return re.sub(r"(c\.\w+\.\w+(?: = '\w+')?|\{'[^}]*\})", r"`\1`", words)
+
+
 def pages() -> dict[str, str]:
     """Return every page by its path below docs/reference."""
-    return {**settings_pages(), "cli.md": cli_page()}
+    return {**settings_pages(), "cli.md": cli_page(), "converted-settings.md": converted_page()}
 
 
 def main() -> None:

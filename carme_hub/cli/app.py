@@ -48,6 +48,10 @@ class CarmeHubApp(Application):
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
         "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates of distributed trainings"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
+        "convert": (
+            "carme_hub.cli.convert.command.ConvertApp",
+            "Convert a configuration of batchspawner, jupyterhub_moss, ProfilesSpawner or Open OnDemand",
+        ),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
         "support-bundle": (
             "carme_hub.cli.support.command.SupportBundleApp",

@@ -8,6 +8,7 @@ is never imported: its import registers a start-up callback that trusts its inpu
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from jupyterhub.spawner import Spawner
@@ -16,6 +17,21 @@ from traitlets import Unicode
 
 from carme_hub.errors import ConfigError
 
+#: Names that keep their meaning, and where their value is in a profile. This table and the next are the only list of
+#: batchspawner's names: the hub, `carme-hub convert` and docs/reference/converted-settings.md use them.
+KEPT = {
+    "req_partition": "`partition` of the profile",
+    "req_account": "`accounts` of the profile",
+    "req_qos": "`qos` of the profile",
+    "req_reservation": "`reservation` of the profile",
+    "req_runtime": "`time_minutes` of the profile: the upper limit and the default",
+    "req_memory": "`memory_gib` of the profile: the upper limit and the default",
+    "req_nprocs": "`cpus` of the profile: the upper limit and the default",
+    "req_gres": "`gpus` of the profile, with their type: `gpu:a100:2`. Without one it is refused: limits are by type",
+    "req_ngpus": "only together with `req_gres`",
+    "req_nodes": "only 1: further nodes are for training jobs",
+    "req_homedir": "the home folder, with {username}",
+}
 #: Names that cannot keep their meaning, and what to set instead.
 REPLACED = {
     "batch_script": "the batch script is constant; set images, binds and c.SlurmContainerSpawner.slurm_extra",
@@ -39,10 +55,14 @@ REPLACED = {
     "state_exechost_re": "nothing: node names are understood without it",
     "state_exechost_exp": "c.SlurmContainerSpawner.node_address",
     "state_unknown_re": "nothing: whatever is not understood is unknown, and keeps the session",
-    "job_id_re": "nothing",
+    "job_id_re": "nothing: job ids are understood without it",
     "startup_poll_interval": "c.CarmeSlurm.fast_interval",
 }
-_KEPT = ("partition", "account", "qos", "reservation", "runtime", "memory", "nprocs", "ngpus", "gres", "nodes")
+#: Names that mean nothing here and harm nothing: the hub ignores them.
+IGNORED = {
+    "batchspawner_singleuser_cmd": "nothing: jupyterhub-singleuser in the image is enough",
+    "admin_environment": "nothing: commands of Slurm get the variables that they need, and no token",
+}
 
 
 def _kept(what: str, example: str) -> Any:
@@ -111,6 +131,16 @@ def check_names(spawner: BatchSpawnerBase) -> None:
 
 def profile_from_names(spawner: BatchSpawnerBase) -> dict[str, object]:
     """Return the one profile that batchspawner's names describe, in the shape of ``profile_list``."""
+    return profile_of({name: getattr(spawner, name) for name in KEPT})
+
+
+def profile_of(names: Mapping[str, str]) -> dict[str, object]:
+    """Return the profile that values of ``KEPT`` describe, in the shape of ``profile_list``; "" is as if not set.
+
+    Raises:
+        ConfigError: a value is not as Slurm writes it, or GPUs have no type.
+    """
+    given = {name: value for name, value in names.items() if value}
     profile: dict[str, object] = {
         "slug": "default",
         "display_name": "Notebook",
@@ -118,23 +148,23 @@ def profile_from_names(spawner: BatchSpawnerBase) -> dict[str, object]:
         "default": True,
     }
     for name in ("partition", "qos", "reservation"):
-        if getattr(spawner, f"req_{name}"):
-            profile[name] = getattr(spawner, f"req_{name}")
-    if spawner.req_account:
-        profile["accounts"] = [spawner.req_account]
-    if spawner.req_runtime:
-        minutes = minutes_of(spawner.req_runtime)
+        if f"req_{name}" in given:
+            profile[name] = given[f"req_{name}"]
+    if "req_account" in given:
+        profile["accounts"] = [given["req_account"]]
+    if "req_runtime" in given:
+        minutes = minutes_of(given["req_runtime"])
         profile["time_minutes"] = {"min": min(5, minutes), "max": minutes, "default": minutes}
-    if spawner.req_memory:
-        gib = gib_of(spawner.req_memory)
+    if "req_memory" in given:
+        gib = gib_of(given["req_memory"])
         profile["memory_gib"] = {"min": 1, "max": gib, "default": gib}
-    if spawner.req_nprocs:
-        cpus = _number("req_nprocs", spawner.req_nprocs)
+    if "req_nprocs" in given:
+        cpus = _number("req_nprocs", given["req_nprocs"])
         profile["cpus"] = {"min": 1, "max": cpus, "default": cpus}
-    if spawner.req_gres:
-        found = re.fullmatch(r"gpu:([\w.-]+):(\d+)", spawner.req_gres)
+    if "req_gres" in given:
+        found = re.fullmatch(r"gpu:([\w.-]+):(\d+)", given["req_gres"])
         if not found:
-            raise ConfigError(f"req_gres is {spawner.req_gres!r}: write gpu:TYPE:COUNT, limits are kept by type")
+            raise ConfigError(f"req_gres is {given['req_gres']!r}: write gpu:TYPE:COUNT, limits are kept by type")
         count = int(found[2])
         profile["gpus"] = {"types": [found[1]], "min": count, "max": count, "default": count}
     return profile

@@ -1,0 +1,1 @@
+"""What becomes of each setting, one module for each program that a site comes from."""

@@ -1,0 +1,1 @@
+"""Read configurations of other programs, without running anything of them."""
