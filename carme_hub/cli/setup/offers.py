@@ -26,7 +26,7 @@ def profiles(partitions: Sequence[Partition]) -> list[dict[str, Any]]:
     return [_profile(each, slugs[each.name], each.name == default) for each in partitions]
 
 
-def test_options(profile: Mapping[str, Any]) -> dict[str, Any]:
+def smallest_session(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user options of the smallest session of a profile: one GPU of the first type where it has some."""
     found = {"profile": profile["slug"], "cpus": 1, "memory_gib": profile["memory_gib"]["min"]}
     found["time_minutes"] = profile["time_minutes"]["min"]

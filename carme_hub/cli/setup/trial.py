@@ -19,7 +19,7 @@ from carme_hub.cli.session import StartApp, StopApp
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.slurm.command import Answer, Commands
 
-from .offers import test_options
+from .offers import smallest_session
 
 #: The name of the test sessions; minutes that one may wait in the queue.
 SERVER, WAIT_MINUTES = "carme-setup", 5.0
@@ -94,7 +94,7 @@ async def try_each(
 
 
 async def _try(hub: HubClient, user: str, profile: Mapping[str, Any]) -> Result:
-    options = {name: str(value) for name, value in test_options(profile).items()}
+    options = {name: str(value) for name, value in smallest_session(profile).items()}
     name, began, why, ready = str(profile["partition"]), time.monotonic(), "", 0.0
     try:
         await StartApp(server=SERVER, wait=True, wait_minutes=WAIT_MINUTES, **options).task(hub, user)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -116,7 +115,7 @@ def test_a_site_is_written_started_tried_on_each_partition_and_removed(site: New
 
     first = site.setup("--yes", "--no-test")
     assert first.returncode == 0, first
-    assert f"+c.CarmeSlurm.cluster = \"{site.cluster.name}\"" in first.stdout
+    assert f'+c.CarmeSlurm.cluster = "{site.cluster.name}"' in first.stdout
     assert "interactive: 4 nodes, up to 32 CPUs" in first.stdout
     text = site.config.read_text()
     assert 'container_runtime = "bubblewrap"' in text, "found on the nodes, by srun"
@@ -135,7 +134,9 @@ def test_a_site_is_written_started_tried_on_each_partition_and_removed(site: New
     tried = site.setup("--yes", "--test")
     assert "nothing to do" in tried.stdout, (tried, site.log())
     assert "unsafe   TaskPlugin" in tried.stdout, "the doctor has read the configuration and Slurm"
-    rows = {line.split()[0]: line.split() for line in tried.stdout.splitlines() if line.startswith(("interactive", "batch"))}
+    rows = {
+        line.split()[0]: line.split() for line in tried.stdout.splitlines() if line.startswith(("interactive", "batch"))
+    }
     for partition in ("interactive", "batch"):
         assert re.fullmatch(r"\d+\.\d", rows[partition][1]), (tried, site.log()[-6000:])
         assert re.fullmatch(r"\d+\.\d", rows[partition][2]), tried
@@ -156,4 +157,3 @@ def test_a_site_is_written_started_tried_on_each_partition_and_removed(site: New
     left = {path for path in files(site.root) if not path.endswith(("/site.yaml", "/site.py"))}
     assert left == {f"/etc/{SITE}/jupyterhub_config.py"}, "what a person has changed stays, and so does the data"
     assert (site.state / "jupyterhub.sqlite").exists()
-    assert os.path.exists(site.config)

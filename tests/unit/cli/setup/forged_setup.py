@@ -32,8 +32,9 @@ NODES = "".join(
     )
 )
 _PARTITION = (
-    "PartitionName={name} AllowGroups={groups} AllowAccounts={accounts} AllowQos={qos} AllocNodes=ALL Default={default} "
-    "QoS=N/A DefaultTime=NONE Hidden={hidden} MaxNodes=UNLIMITED MaxTime={limit} Nodes=x RootOnly=NO ReqResv=NO State=UP\n"
+    "PartitionName={name} AllowGroups={groups} AllowAccounts={accounts} AllowQos={qos} AllocNodes=ALL "
+    "Default={default} QoS=N/A DefaultTime=NONE Hidden={hidden} MaxNodes=UNLIMITED MaxTime={limit} Nodes=x RootOnly=NO "
+    "ReqResv=NO State=UP\n"
 )
 _USUAL = {"groups": "ALL", "accounts": "ALL", "qos": "ALL", "default": "NO", "hidden": "NO", "limit": "UNLIMITED"}
 PARTITIONS = "".join(
@@ -83,7 +84,9 @@ def sources() -> Sources:
     return Sources(
         bin="/opt/carme-hub/bin",
         templates={file.name: file.read_text() for file in (share / "setup").glob("*.j2")},
-        helpers={name: (share / "libexec" / name).read_text() for name in ("carme-submit", "carme-jobs", "carme-token")},
+        helpers={
+            name: (share / "libexec" / name).read_text() for name in ("carme-submit", "carme-jobs", "carme-token")
+        },
     )
 
 
@@ -97,7 +100,8 @@ def forge_commands(prefix: Path, *, srun: str = "exit 1") -> None:
     (prefix / "bin").mkdir(parents=True)
     for name, text in (("config", CONFIG), ("nodes", NODES), ("partitions", PARTITIONS)):
         (prefix / name).write_text(text)
-    scontrol = f'case "$*" in *config*) cat {prefix}/config ;; *partition*) cat {prefix}/partitions ;; *) cat {prefix}/nodes ;; esac'
+    scontrol = 'case "$*" in *config*) f=config ;; *partition*) f=partitions ;; *) f=nodes ;; esac'
+    scontrol += f"\ncat {prefix}/$f"
     sacctmgr = 'case "$*" in *account*) echo physics; echo chemistry ;; *qos*) echo normal ;; *) echo Operator ;; esac'
     commands = {"scontrol": scontrol, "sacctmgr": sacctmgr, "srun": srun, "scancel": "exit 0", "sbatch": "exit 1"}
     for name, text in commands.items():

@@ -1,4 +1,4 @@
-"""Answers: completed from facts, asked where nobody knows them, and each wrong one is said with what to write instead."""
+"""Answers: completed from facts, asked where nobody knows them; of a wrong one it is said what to write instead."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_the_runtime_is_one_that_all_nodes_have_and_that_runs_the_image() -> Non
         complete({**given, "container_runtime": "podman"}, apart)
     with pytest.raises(AnswersWrong, match="bubblewrap does not run images of the format sif; these do: apptainer"):
         complete({**given, "container_runtime": "bubblewrap", "image": "/opt/x.sif"}, facts())
-    host = replace(with_runtimes(cpu=("bubblewrap", "apptainer"), gpu=("bubblewrap", "apptainer")), image={"base": "host"})
+    host = replace(
+        with_runtimes(cpu=("bubblewrap", "apptainer"), gpu=("bubblewrap", "apptainer")), image={"base": "host"}
+    )
     assert complete(given, host)["container_runtime"] == "bubblewrap", "an image with the node's /usr runs nowhere else"
 
 
@@ -136,7 +138,7 @@ def test_a_file_of_answers_has_texts_numbers_lists_yes_and_no() -> None:
     ],
 )
 def test_a_file_of_answers_that_is_wrong_is_refused(document: object, says: str) -> None:
-    with pytest.raises(AnswersWrong, match="site.yaml") as error:
+    with pytest.raises(AnswersWrong, match=r"site\.yaml") as error:
         from_document(document, "site.yaml")
     assert says in str(error.value)
 

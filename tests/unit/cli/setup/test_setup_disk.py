@@ -1,4 +1,4 @@
-"""Files on the disk: written once, never over a person's, with a record that nobody else can write, and taken away again."""
+"""Files on the disk: written once, never over a person's, by a record that nobody else can write, and taken away."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_removing_takes_what_setup_wrote_and_leaves_the_rest(tmp_path: Path) -> 
     own = tmp_path / "etc/carme-hub/site.py"
     own.write_text("mine\n")
     disk = Disk(tmp_path, FOLDER)
-    assert list(disk.remove(disk.removals())) == [f"removed {UNIT}", f"removed {RULES}"]
+    assert sorted(disk.remove(disk.removals())) == [f"removed {RULES}", f"removed {UNIT}"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["site.py"]
     own.unlink()
     disk = Disk(tmp_path, FOLDER)

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from forged_setup import answers, facts, sources
 from traitlets.config import PyFileConfigLoader
 
-from carme_hub.cli.setup.offers import profiles, test_options
+from carme_hub.cli.setup.offers import profiles, smallest_session
 from carme_hub.cli.setup.plan import File, offered, site_files
 from carme_hub.domain.sessions.profile_list import parse_profiles
-
-from forged_setup import answers, facts, sources
 
 GOLDEN = Path(__file__).with_name("golden")
 SITES = {
@@ -57,7 +56,9 @@ def test_the_files_of_a_site_are_those_that_were_looked_at(site: str) -> None:
 def test_the_configuration_is_python_with_settings_that_exist(site: str, tmp_path: Path) -> None:
     file = tmp_path / "jupyterhub_config.py"
     file.write_text(files(site)[f"{SITES[site].config_folder}/jupyterhub_config.py"].text)
-    (tmp_path / "site.py").write_text("c.CarmeSlurm.cluster = 'mine'\nc.JupyterHub.load_roles.append({'name': 'mine'})\n")
+    (tmp_path / "site.py").write_text(
+        "c.CarmeSlurm.cluster = 'mine'\nc.JupyterHub.load_roles.append({'name': 'mine'})\n"
+    )
     config: Any = PyFileConfigLoader(file.name, str(tmp_path)).load_config()
     assert config.JupyterHub.spawner_class == "carme-slurm"
     assert config.CarmeSlurm.cluster == "mine", "site.py counts more"
@@ -72,7 +73,7 @@ def test_each_partition_is_a_profile_with_the_sizes_of_its_nodes_and_its_own_rul
     assert gpu["gpus"] == {"types": {"a100": 4, "h100": 8}, "min": 1, "max": 8, "default": 1}
     assert (gpu["accounts"], gpu["qos"], gpu["cpus"]["max"]) == (["physics", "chemistry"], "long", 96)
     assert "default" not in gpu
-    assert test_options(gpu) == {
+    assert smallest_session(gpu) == {
         "profile": "gpu",
         "cpus": 1,
         "memory_gib": 1,
@@ -124,7 +125,14 @@ def test_systemd_takes_the_units(site: str, tmp_path: Path) -> None:
 
 def test_the_unit_of_a_hub_that_calls_sudo_has_nothing_that_forbids_it() -> None:
     """systemd.exec(5), NoNewPrivileges: these imply it for a unit with User=."""
-    implies = ("NoNewPrivileges", "DynamicUser", "LockPersonality", "MemoryDenyWriteExecute", "PrivateDevices", "Restrict")
+    implies = (
+        "NoNewPrivileges",
+        "DynamicUser",
+        "LockPersonality",
+        "MemoryDenyWriteExecute",
+        "PrivateDevices",
+        "Restrict",
+    )
     implies += ("ProtectClock", "ProtectHostname", "ProtectKernel", "SystemCall")
     for site in SITES:
         text = files(site)[f"/etc/systemd/system/{SITES[site].site}.service"].text
@@ -168,7 +176,18 @@ def test_nginx_takes_its_file(tmp_path: Path) -> None:
     if (nginx := shutil.which("nginx", path="/usr/sbin:/usr/bin")) is None:
         return
     key, certificate = tmp_path / "hub.key", tmp_path / "hub.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x"]
+    argv = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        "/CN=x",
+    ]
     subprocess.run([*argv, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     text = files("sudo")["/etc/carme-hub/nginx.conf"].text
     text = text.replace("/etc/ssl/hub.pem", str(certificate)).replace("/etc/ssl/hub.key", str(key))
