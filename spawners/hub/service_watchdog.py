@@ -1,7 +1,7 @@
 """Tells systemd's watchdog that the hub's event loop runs (WatchdogSec= in systemd.service(5), sd_notify(3)).
 
-JupyterHub does not speak with systemd. A hub whose event loop stands still answers nobody, but its process lives, so only
-a watchdog has it started again; sessions and open notebooks do not notice. ``startup`` starts this with the hub.
+JupyterHub does not speak with systemd. A hub whose event loop stands still answers nobody, but its process lives, so
+only a watchdog has it started again; sessions and open notebooks do not notice. ``startup`` starts this with the hub.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``carme-hub setup`` in front of a Slurm that is forged: shown, written, nothing twice, a person's changes, removed."""
+"""``carme-hub setup`` before a Slurm that is forged: shown, written, nothing twice, a person's changes, removed."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ class CommandLine:
 
 @pytest.fixture
 def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
-    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115  no terminal
-    yield CommandLine(tmp_path, capsys)
+    with Path(os.devnull).open() as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        yield CommandLine(tmp_path, capsys)
 
 
 def test_it_shows_everything_and_writes_only_what_was_confirmed(line: CommandLine) -> None:
