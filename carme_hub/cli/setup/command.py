@@ -195,7 +195,7 @@ class SetupApp(ConfiguredApp):
         if self.no_input and not self.yes:
             self.note("Nothing was written: add --yes.")
             return None
-        self.confirm(f"{len(todo)} files: write them?")
+        self.confirm("Write this?")
         for line in disk.write(todo, remembered):
             print(line)
         disk.keep(changes, remembered)

@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,7 +27,8 @@ from .facts import Facts, jwt_key, partitions
 
 #: Programs whose presence on this machine matters.
 _PROGRAMS = ("nginx", "caddy", "systemctl", "visudo", "logrotate", "node", "configurable-http-proxy")
-_SEARCH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+#: Where the units find programs: first beside our own.
+_SEARCH = ":".join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/local/sbin:/usr/sbin:/sbin"])
 #: Sources of users whose passwords are in /etc/shadow (nsswitch.conf(5)).
 _LOCAL_SOURCES = frozenset({"files", "compat", "systemd", "db"})
 _MOST_NODES = 64

@@ -185,6 +185,38 @@ def test_nodes_that_cannot_be_looked_at_are_asked_about(line: CommandLine) -> No
     assert "  container_runtime: Container runtime of the nodes: bubblewrap, charliecloud" in err
 
 
+def test_in_a_terminal_it_asks_what_it_does_not_know_and_once_only(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    said = {"group": "gpu-users", "image": "/opt/images/x.sif", "container_runtime": "apptainer", "web_server": "none"}
+
+    def person(prompt: str = "") -> str:
+        name = prompt.splitlines()[-1].strip().partition(" [")[0]
+        asked.append(name)
+        return "y" if "[y/N]" in prompt else said.get(name, "")
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("builtins.input", person)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    code, out, _ = line.run("--slurm-prefix", str(line.prefix), "--host", "hub.example.org")
+    assert (code, out.count("wrote ")) == (0, len(line.files()) - 1)
+    assert asked[:4] == ["group", "partitions", "image", "test_user"]
+    assert "host" not in asked, "it was named on the command line"
+    assert asked[-1] == "Write this?"
+    assert "'format'" not in line.files()[CONFIG]
+    assert '"format": "sif"' in line.files()[CONFIG]
+    asked.clear()
+    assert line.run()[1].endswith("nothing to do\n")
+    assert asked == []
+    (line.root / CONFIG).write_text("mine\n")
+    assert line.run("--memory-max", "8G")[0] == 0
+    assert asked[0].startswith(f"/{CONFIG} was changed by a person. Write it?")
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
