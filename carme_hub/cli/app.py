@@ -19,6 +19,7 @@ class CarmeHubApp(Application):
     description = "Carme Hub: JupyterHub on a Slurm GPU cluster."
     subcommands: dict[str, tuple[str, str]] = {
         "sandbox": ("carme_hub.cli.sandbox.SandboxApp", "A real Slurm with virtual GPUs on this machine"),
+        "setup": ("carme_hub.cli.setup.command.SetupApp", "Write what a site needs, start it, and try each partition"),
         "init": ("carme_hub.cli.init.InitApp", "Create the secrets and certificates that a configuration names"),
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),

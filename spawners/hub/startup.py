@@ -18,6 +18,7 @@ from carme_hub.errors import CarmeError
 from carme_hub.garbage import ShortCollections
 from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
+from carme_hub.spawners.hub.service_watchdog import keep_watchdog
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -47,6 +48,7 @@ def start_with_hub(spawner_class: Any) -> None:
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
             ("carme-collect-garbage", collections.run()),
+            ("carme-keep-watchdog", keep_watchdog(app.log)),
         ):
             task = loop.create_task(keeping, name=name)
             _tasks.add(task)

@@ -60,6 +60,7 @@ LEFT = {
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
     "cluster/sandbox/test_sandbox.py": ("repairs_it[", "another_number_of_nodes", "keeps_running_jobs"),
     "cluster/sandbox/test_sandbox_lifecycle.py": ("",),
+    "cluster/sandbox/test_site_setup.py": ("",),
     # `make other-slurm` runs these on Slurm 24.11.
     "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
     "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),

@@ -1,0 +1,210 @@
+"""The files of a site on the disk: what would change, as a unified diff, and the change itself."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from carme_hub.errors import ConfigError
+
+from .plan import File
+from .record import Record
+
+RECORD = "setup-record.json"
+_VISUDO = "/usr/sbin/visudo"
+
+
+class State(Enum):
+    """What a file on the disk is, compared with what is wanted."""
+
+    SAME = "same"
+    NEW = "new"
+    OURS = "ours"  # an earlier text of setup's
+    CHANGED = "changed"  # a person has written, changed or removed it
+    LEFT = "left"  # setup wrote it, and it is not wanted any more
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file, and what is to become of it.
+
+    Attributes:
+        wanted: None = nothing. now: None = there is none. now_mode: its mode.
+    """
+
+    path: str
+    state: State
+    wanted: File | None
+    now: bytes | None
+    now_mode: int = 0
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff; a line about the mode where that alone differs."""
+        before = [] if self.now is None else self.now.decode("utf-8", "replace").splitlines()
+        after = [] if self.wanted is None else self.wanted.text.splitlines()
+        names = ("/dev/null" if self.now is None else self.path, "/dev/null" if self.wanted is None else self.path)
+        lines = list(difflib.unified_diff(before, after, *names, lineterm=""))
+        if self.wanted is not None and self.now is not None and self.wanted.mode != self.now_mode:
+            lines.append(f"# {self.path}: mode {self.now_mode:04o} becomes {self.wanted.mode:04o}")
+        elif self.wanted is not None and self.now is None:
+            lines.append(f"# {self.path}: mode {self.wanted.mode:04o}, {self.wanted.owner}")
+        return "\n".join(lines)
+
+
+class Disk:
+    """The files below a root.
+
+    Args:
+        root: ``/`` for this machine. folder: the folder of the configuration, seen from the root, which has the record.
+
+    Raises:
+        ConfigError: the record cannot be trusted or understood.
+    """
+
+    def __init__(self, root: Path, folder: str) -> None:
+        self.root = root
+        self._folder = folder
+        self._record_file = self._at(f"{folder}/{RECORD}")
+        self.record = Record.load(self._record_file)
+
+    def compare(self, files: Iterable[File]) -> list[Change]:
+        """Return a change for each wanted file, and for each that setup wrote and that is not wanted any more."""
+        wanted = {file.path: file for file in files}
+        found = [self._change(path, file) for path, file in wanted.items()]
+        return found + [change for change in self.removals() if change.path not in wanted]
+
+    def removals(self) -> list[Change]:
+        """Return a change for each file that setup wrote and that is still there."""
+        found = [self._change(path, None) for path in self.record.files]
+        return [change for change in found if change.now is not None]
+
+    def _change(self, path: str, file: File | None) -> Change:
+        now, mode = self._read(path)
+        ours = path in self.record.files
+        if file is not None and now == file.text.encode():
+            return Change(path, State.SAME if mode == file.mode else State.OURS, file, now, mode)
+        if file is None:
+            state = State.LEFT if now is not None and self.record.has(path, now) else State.CHANGED
+        elif now is None:
+            state = State.CHANGED if ours else State.NEW
+        else:
+            state = State.OURS if self.record.has(path, now) else State.CHANGED
+        return Change(path, state, file, now, mode)
+
+    def _at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def _read(self, path: str) -> tuple[bytes | None, int]:
+        """Return content and mode. A link is a person's: its target's content is shown, and never counts as ours."""
+        file = self._at(path)
+        try:
+            status = file.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                return f"a link to {file.readlink()}\n".encode(), 0o777
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{file} is not a file; move it away")
+            return file.read_bytes(), stat.S_IMODE(status.st_mode)
+        except FileNotFoundError:
+            return None, 0
+        except NotADirectoryError as error:
+            raise ConfigError(f"{file}: a folder above it is a file; move it away") from error
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, changes: Sequence[Change], answers: dict[str, str]) -> Iterator[str]:
+        """Make changes, and yield a line about each. What a person had is kept beside it, with a ``~`` at the end.
+
+        sudo, systemd and logrotate ignore files with such names.
+
+        Raises:
+            ConfigError: visudo refuses the rules of sudo; nothing was written.
+        """
+        for change in changes:
+            self._check_sudoers(change)
+        self._folder_of(self._record_file)
+        self.record.answers = dict(answers)
+        for change in changes:
+            if change.wanted is not None:
+                self.record.expect(
+                    change.path, *([] if change.now is None else [change.now]), self._bytes(change.wanted)
+                )
+        self.record.save(self._record_file)
+        for change in changes:
+            yield self._make(change)
+            if change.wanted is not None:
+                self.record.expect(change.path, self._bytes(change.wanted))
+        self.record.save(self._record_file)
+
+    def keep(self, files: Iterable[Change], answers: dict[str, str]) -> None:
+        """Count what is on the disk as it is wanted as ours; write nothing where the record has it already."""
+        before = (dict(self.record.answers), {path: list(sums) for path, sums in self.record.files.items()})
+        self.record.answers = dict(answers)
+        for change in files:
+            if change.state is State.SAME and change.now is not None:
+                self.record.expect(change.path, change.now)
+        if before != (self.record.answers, self.record.files):
+            self._folder_of(self._record_file)
+            self.record.save(self._record_file)
+
+    def remove(self, changes: Sequence[Change]) -> Iterator[str]:
+        """Remove files that setup wrote, then the record, and folders of the configuration that are empty then."""
+        for change in changes:
+            yield self._make(change)
+        self._record_file.unlink(missing_ok=True)
+        folder = self._at(self._folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+            yield f"removed {self._folder}"
+
+    def _make(self, change: Change) -> str:
+        file = self._at(change.path)
+        if change.wanted is None:
+            file.unlink(missing_ok=True)
+            self.record.files.pop(change.path, None)
+            return f"removed {change.path}"
+        self._folder_of(file)
+        kept = ""
+        if change.state is State.CHANGED and change.now is not None:
+            kept = f" (yours is now {change.path}~)"
+            shutil.copy2(file, file.with_name(f"{file.name}~"), follow_symlinks=False)
+        new = file.with_name(f"{file.name}.new~")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(self._bytes(change.wanted))
+            os.fchmod(descriptor, change.wanted.mode)
+            if os.geteuid() == 0:
+                os.fchown(descriptor, 0, 0)
+            opened.flush()
+            os.fsync(descriptor)
+        new.replace(file)
+        return f"wrote {change.path}{kept}"
+
+    def _folder_of(self, file: Path) -> None:
+        """Make the folders above a file, which everybody may enter and only their owner change."""
+        missing = [folder for folder in file.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir()
+            folder.chmod(0o755)
+
+    def _check_sudoers(self, change: Change) -> None:
+        """Refuse rules that visudo refuses: with a broken file in sudoers.d, sudo does nothing for anybody."""
+        if change.wanted is None or not change.path.startswith("/etc/sudoers.d/") or not Path(_VISUDO).exists():
+            return
+        done = subprocess.run(
+            [_VISUDO, "-c", "-q", "-f", "-"], input=change.wanted.text, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise ConfigError(f"visudo refuses {change.path}: {done.stdout}{done.stderr}".strip())
+
+    @staticmethod
+    def _bytes(file: File) -> bytes:
+        return file.text.encode()

@@ -1,0 +1,232 @@
+"""``carme-hub setup`` before a Slurm that is forged: shown, written, nothing twice, a person's changes, removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from forged_setup import GIVEN, PARTITIONS, forge_commands
+from traitlets.config import Application
+
+from carme_hub.cli.setup.command import SetupApp
+
+CONFIG = "etc/carme-hub/jupyterhub_config.py"
+
+
+class CommandLine:
+    """The command, with a root and a Slurm of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.prefix, self._capsys = folder / "root", folder / "slurm", capsys
+        self.root.mkdir()
+        forge_commands(self.prefix)
+        self.answers = folder / "site.yaml"
+        self.answer(**GIVEN)
+
+    def answer(self, **answers: str) -> None:
+        """Write the file of answers."""
+        self.answers.write_text(yaml.safe_dump({"slurm_prefix": str(self.prefix), **answers}))
+
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        """Run it; return its exit status, stdout and stderr."""
+        app = SetupApp()
+        with pytest.raises(SystemExit) as ended:
+            self._start(app, ["--root", str(self.root), *argv])
+        output = self._capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
+
+    def write(self, *argv: str) -> tuple[int, str, str]:
+        """Run it with the file of answers, and nobody to ask."""
+        return self.run("--answers", str(self.answers), "--no-input", "--yes", *argv)
+
+    @staticmethod
+    def _start(app: Application, argv: list[str]) -> None:
+        app.initialize(argv)
+        app.start()
+
+    def files(self) -> dict[str, str]:
+        return {str(file.relative_to(self.root)): file.read_text() for file in self.root.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
+    with Path(os.devnull).open() as no_terminal:
+        monkeypatch.setattr("sys.stdin", no_terminal)
+        yield CommandLine(tmp_path, capsys)
+
+
+def test_it_shows_everything_and_writes_only_what_was_confirmed(line: CommandLine) -> None:
+    code, out, err = line.run("--answers", str(line.answers), "--no-input")
+    assert (code, line.files()) == (1, {})
+    assert "Nothing was written: add --yes." in err
+    assert '+c.CarmeSlurm.cluster = "ada"' in out
+    assert f"write  /{CONFIG}  the hub's configuration" in out
+    assert "partition  gpu: 2 nodes, up to 96 CPUs, 1000 GiB, 4 × a100, 8 × h100; 2880 min" in out
+    code, out, err = line.run("--answers", str(line.answers))
+    assert (code, line.files()) == (2, {})
+    assert "There is no terminal to ask on: add --yes" in err
+
+
+def test_the_second_run_has_nothing_to_do_and_needs_no_answers(line: CommandLine) -> None:
+    assert line.write()[0] == 0
+    before = line.files()
+    assert {path.split("/")[1] for path in before if path.startswith("etc/")} == {
+        *("carme-hub", "logrotate.d", "sudoers.d", "systemd"),
+    }
+    for again in (line.write(), line.run("--no-input", "--yes")):
+        assert (again[0], again[1].splitlines()[-1]) == (0, "nothing to do")
+    assert line.files() == before
+
+
+def test_a_new_partition_and_a_new_answer_are_written_and_nothing_else(line: CommandLine) -> None:
+    line.write()
+    (line.prefix / "partitions").write_text(PARTITIONS.replace("Hidden=YES", "Hidden=NO"))
+    code, out, _ = line.run("--no-input", "--yes", "--memory-max", "8G")
+    assert code == 0
+    assert [text for text in out.splitlines() if text.startswith("wrote")] == [
+        f"wrote /{CONFIG}",
+        "wrote /etc/systemd/system/carme-hub.service",
+    ]
+    assert line.run("--no-input", "--yes")[1].endswith("nothing to do\n"), "the new answer is remembered"
+
+
+def test_a_file_that_a_person_has_changed_is_shown_and_stays_without_force(line: CommandLine) -> None:
+    line.write()
+    config = line.root / CONFIG
+    config.write_text(config.read_text() + "# mine\n")
+    code, out, _ = line.write("--hub-port", "9000")
+    assert code == 0
+    assert f"/{CONFIG} was changed by a person and stays so; --force writes it" in out
+    assert "-# mine" in out
+    assert config.read_text().endswith("# mine\n")
+    code, out, _ = line.write("--hub-port", "9000", "--force")
+    assert f"wrote /{CONFIG} (yours is now /{CONFIG}~)" in out
+    assert "9000" in config.read_text()
+    assert config.with_name("jupyterhub_config.py~").read_text().endswith("# mine\n")
+
+
+def test_another_web_server_takes_the_file_of_the_first_away(line: CommandLine) -> None:
+    line.write()
+    assert "etc/carme-hub/nginx.conf" in line.files()
+    code, out, _ = line.write("--web-server", "caddy")
+    assert code == 0
+    assert "remove /etc/carme-hub/nginx.conf" in out
+    assert "etc/carme-hub/nginx.conf" not in line.files()
+    assert "etc/carme-hub/Caddyfile" in line.files()
+
+
+def test_it_takes_itself_away_after_it_has_said_what_goes(line: CommandLine) -> None:
+    line.write()
+    own = line.root / "etc/carme-hub/site.py"
+    own.write_text("c = get_config()\n")
+    rules = line.root / "etc/sudoers.d/carme-hub"
+    rules.chmod(0o640)
+    rules.write_text("mine\n")
+    before = line.files()
+    code, out, _ = line.run("--remove", "--no-input")
+    assert (code, line.files()) == (1, before)
+    assert "stays  /etc/sudoers.d/carme-hub  (a person has changed it)" in out
+    assert "stays  /var/lib/carme-hub  (databases, secrets, certificates)" in out
+    assert line.run("--remove", "--yes")[0] == 0
+    assert line.files() == {"etc/carme-hub/site.py": "c = get_config()\n", "etc/sudoers.d/carme-hub": "mine\n"}
+    code, out, _ = line.run("--remove", "--yes")
+    assert (code, out) == (0, "nothing to do: setup has written nothing for carme-hub here\n")
+
+
+def test_what_is_missing_and_what_is_unknown_is_listed(line: CommandLine) -> None:
+    line.answer(partitions="gpux", image="/opt/images/x", container_runtime="apptainer", web_server="none")
+    code, _, err = line.write()
+    assert (code, line.files()) == (2, {})
+    assert "These answers are missing:\n  group: Group of the system whose members may log in" in err
+    assert "partitions: there is no partition 'gpux'. Did you mean gpu?" in err
+
+
+def test_without_slurms_commands_it_says_what_to_install(line: CommandLine, tmp_path: Path) -> None:
+    line.answer(**{**GIVEN, "slurm_prefix": str(tmp_path / "nowhere")})
+    code, _, err = line.write()
+    assert code == 2
+    assert f"There is no scontrol in {tmp_path}/nowhere/bin" in err
+    assert "--slurm-prefix" in err
+
+
+def test_a_controller_that_does_not_answer_is_no_empty_site(line: CommandLine) -> None:
+    scontrol = line.prefix / "bin/scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2\nexit 1\n")
+    code, _, err = line.write()
+    assert (code, line.files()) == (2, {})
+    assert "Slurm does not answer: scontrol: slurm_load_partitions: Unable to contact slurm controller" in err
+
+
+def test_a_node_of_each_partition_is_looked_at_where_its_user_may(line: CommandLine, tmp_path: Path) -> None:
+    given = {name: text for name, text in GIVEN.items() if name != "container_runtime"}
+    line.answer(**given, test_user="root" if os.geteuid() == 0 else "")
+    srun = line.prefix / "bin/srun"
+    srun.write_text(f'#!/bin/sh\necho "$*" >> {line.prefix}/sruns\necho \'carme-setup:["podman","apptainer"]\'\n')
+    code, _, err = line.write()
+    assert code == 0, err
+    assert 'container_runtime = "apptainer"' in line.files()[CONFIG]
+    calls = (line.prefix / "sruns").read_text()
+    assert "--partition=cpu" in calls
+    assert "--partition=gpu" in calls
+    before = calls.count("--partition")
+    assert line.run("--no-input", "--yes")[1].endswith("nothing to do\n")
+    assert (line.prefix / "sruns").read_text().count("--partition") == before, "what was found is remembered"
+
+
+def test_nodes_that_cannot_be_looked_at_are_asked_about(line: CommandLine) -> None:
+    given = {name: text for name, text in GIVEN.items() if name != "container_runtime"}
+    line.answer(**given, test_user="root" if os.geteuid() == 0 else "")
+    code, _, err = line.write()
+    assert code == 2
+    assert "No node of the partition cpu could be looked at: srun: exit status 1" in err
+    assert "  container_runtime: Container runtime of the nodes: bubblewrap, charliecloud" in err
+
+
+def test_in_a_terminal_it_asks_what_it_does_not_know_and_once_only(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    said = {"group": "gpu-users", "image": "/opt/images/x.sif", "container_runtime": "apptainer", "web_server": "none"}
+
+    def person(prompt: str = "") -> str:
+        name = prompt.splitlines()[-1].strip().partition(" [")[0]
+        asked.append(name)
+        return "y" if "[y/N]" in prompt else said.get(name, "")
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("builtins.input", person)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    code, out, _ = line.run("--slurm-prefix", str(line.prefix), "--host", "hub.example.org")
+    assert (code, out.count("wrote ")) == (0, len(line.files()) - 1)
+    assert asked[:4] == ["group", "partitions", "image", "test_user"]
+    assert "host" not in asked, "it was named on the command line"
+    assert asked[-1] == "Write this?"
+    assert "'format'" not in line.files()[CONFIG]
+    assert '"format": "sif"' in line.files()[CONFIG]
+    asked.clear()
+    assert line.run()[1].endswith("nothing to do\n")
+    assert asked == []
+    (line.root / CONFIG).write_text("mine\n")
+    assert line.run("--memory-max", "8G")[0] == 0
+    assert asked[0].startswith(f"/{CONFIG} was changed by a person. Write it?")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--no-such"], "there is no option --no-such"),
+        (["--answers", "/nowhere/site.yaml"], "cannot be read"),
+        (["word"], "'word' is not an argument"),
+        (["--site", "my hub", "--no-input"], "systemd and sudo take letters"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(line: CommandLine, argv: list[str], says: str) -> None:
+    code, _, err = line.run(*argv)
+    assert (code, line.files()) == (2, {})
+    assert says in err
