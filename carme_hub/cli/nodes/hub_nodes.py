@@ -15,10 +15,10 @@ from carme_hub.domain.administration.scopes import OPERATE
 from carme_hub.errors import Refused
 
 ROOT = "/carme/console"
-#: Words of a node's state in which Slurm could not start a job there if it were resumed.
+#: Words of a node's state, besides "down", in which Slurm could not start a job there if it were resumed.
 NOT_WELL = frozenset(
     {
-        *("down", "error", "unknown", "not_responding", "no_respond", "invalid", "invalid_reg", "fail", "failing"),
+        *("error", "unknown", "not_responding", "no_respond", "invalid", "invalid_reg", "fail", "failing"),
         *("powering_down", "powered_down", "powering_up", "reboot", "reboot_issued", "reboot_requested", "future"),
     }
 )
@@ -50,6 +50,11 @@ class NodeNow:
     @property
     def is_well(self) -> bool:
         """Whether Slurm could start jobs on it, if it were resumed."""
+        return self.answers and self.state[0] != "down"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is registered with Slurm, and nothing but a state of "down" keeps jobs from it."""
         return not NOT_WELL & set(self.state)
 
 
@@ -126,7 +131,7 @@ class HubNodes:
 
     async def stop_sessions(self, name: str, reason: str) -> int:
         """Stop the hub's sessions on a node; return how many. Jobs that came by other ways continue."""
-        rows = await self._list("sessions", node=name)
+        rows = [row for row in await self._list("sessions", node=name) if row.get("state") != "ending"]
         for row in rows:
             try:
                 await self._post(f"sessions/{row['id']}/stop", reason)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 
-#: What stands before the reasons of the health check and of a rolling update. ``node/health.py`` has the first, too.
-HEALTH, UPDATE = "carme-health: ", "carme-update: "
+#: What stands before the reasons of the health check (``node/health.py`` has it, too), of a rolling update, and of one
+#: that failed.
+HEALTH, UPDATE, UPDATE_FAILED = "carme-health: ", "carme-update: ", "carme-update failed: "
+#: How the console shows the last two.
+UPDATE_WORDS, UPDATE_FAILED_WORDS = "Update: ", "Update failed: "
 #: The beginnings of Slurm's own reasons (slurmctld and slurmd of 22.05 to 26.05), in lower case, as words.
 _SLURM = (
     ("not responding", "it does not answer Slurm"),
@@ -46,6 +49,8 @@ def plain_reason(reason: str) -> str:
         return reason.removeprefix(HEALTH).strip()
     if reason.startswith(UPDATE):
         return "it is being updated"
+    if reason.startswith(UPDATE_FAILED):
+        return "its update failed"
     lowered = reason.lower()
     return next((words for begin, words in _SLURM if lowered.startswith(begin)), "")
 
@@ -55,6 +60,8 @@ def full_reason(reason: str) -> str:
     if reason.startswith(HEALTH):
         return f"Health check: {plain_reason(reason)}"
     if reason.startswith(UPDATE):
-        return f"Update: {reason.removeprefix(UPDATE).strip()}"
+        return f"{UPDATE_WORDS}{reason.removeprefix(UPDATE).strip()}"
+    if reason.startswith(UPDATE_FAILED):
+        return f"{UPDATE_FAILED_WORDS}{reason.removeprefix(UPDATE_FAILED).strip()}"
     words = plain_reason(reason)
     return f"{words[0].upper()}{words[1:]} ({reason})" if words else reason
