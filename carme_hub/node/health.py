@@ -178,7 +178,7 @@ def load(name: str) -> "Any":
     """Load a program that lies beside this file as a module."""
     here = os.path.dirname(os.path.abspath(__file__))
     path = os.path.join(here, name)
-    path = path if os.path.exists(path) else os.path.join(here, name.replace("carme-", "") + ".py")
+    path = path if os.path.exists(path) else os.path.join(here, name.replace("carme-", "").replace("-", "_") + ".py")
     module = type(os)(name)
     with open(path, encoding="utf-8") as file:
         exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102

@@ -13,6 +13,7 @@ import select
 import shutil
 import tempfile
 import time
+from functools import partial
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
@@ -211,13 +212,13 @@ def all_checks(
     plan = []  # type: List[Tuple[str, str, Callable[[], Any]]]
     for word in disks["full"].split():
         path, _, percent = word.rpartition(":")
-        plan.append(("disk", path, lambda path=path, percent=percent: [check_full(path, int(percent))]))
-    plan += [("disk", path, lambda path=path: [check_writable(path)]) for path in disks["writable"].split()]
-    plan += [("mount", path, lambda path=path: [check_mount(path)]) for path in mounts]
-    plan += [("program", name, lambda n=name: [check_program(n)]) for name in settings["programs"]["there"].split()]
+        plan.append(("disk", path, partial(_alone, check_full, path, int(percent))))
+    plan += [("disk", path, partial(_alone, check_writable, path)) for path in disks["writable"].split()]
+    plan += [("mount", path, partial(_alone, check_mount, path)) for path in mounts]
+    plan += [("program", each, partial(_alone, check_program, each)) for each in settings["programs"]["there"].split()]
     if settings["memory"]["size"] != "none":
-        plan.append(("memory", "memory", lambda: [check_memory(settings["memory"], slurm)]))
-    plan.append(("gpus", "GPUs", lambda: check_gpus(nvml, settings["gpus"], slurm, int(state.get("accepted", -1)))))
+        plan.append(("memory", "memory", partial(_alone, check_memory, settings["memory"], slurm)))
+    plan.append(("gpus", "GPUs", partial(check_gpus, nvml, settings["gpus"], slurm, int(state.get("accepted", -1)))))
     for kind, name, work in plan:
         seconds = min(CHECK_SECONDS, until - time.monotonic())
         words = f"{name} gave no answer in time"
@@ -227,3 +228,7 @@ def all_checks(
             answer = [(kind, FAILED, words)]
         found += [tuple(each) for each in answer] if answer is not None else [(kind, UNKNOWN, words)]
     return found
+
+
+def _alone(check: "Callable[..., Finding]", *args: "Any") -> "List[Finding]":
+    return [check(*args)]

@@ -22,7 +22,7 @@ class ProgressFolder:
     """The folder of one update."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()
         self._lock: int | None = None
 
     def read(self) -> Progress | None:

@@ -193,10 +193,8 @@ class UpdateApp(HubTask):
         for group in plan.groups:
             print(f"{group.name}: {len(group.nodes)} nodes, at most {group.at_once} at a time.")
         columns = ("group", "node", "stage", "state", "jobs", "users", "why")
-        cells = [
-            [", ".join(each) if isinstance(each := row.get(c, ""), list) else each for c in columns] for row in rows
-        ]
-        print(table(columns, cells, "jobs"))
+        lines = [{**row, "users": ", ".join(row.get("users", ()))} for row in rows]
+        print(table(columns, [[line.get(name, "") for name in columns] for line in lines], "jobs"))
         print(f"On {first}: {shlex.join(plan.command.of(first))}")
         if plan.check is not None:
             print(f"Its check: {shlex.join(plan.check.of(first))}")

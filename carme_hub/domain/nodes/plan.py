@@ -115,7 +115,7 @@ def parse_plan(document: Mapping[str, object], zone: str) -> Plan:
         raise config_error("wait", "say how long a node may take to get empty, such as wait: 8h, or until: a time")
     check = document.get("check")
     return Plan(
-        title=_text(document["title"], "title", MOST_TITLE),
+        title=_line(document["title"], "title"),
         groups=_groups(document["groups"], at_once),
         command=_command(document["command"], "command", ("argv", "limit")),
         stop_after=values.count(document.get("stop_after", 0), "stop_after"),
@@ -144,7 +144,7 @@ def _groups(value: object, at_once: object) -> tuple[Group, ...]:
             if node in where_of:
                 raise config_error(f"{where}.nodes", f"{node} is in {where_of[node]}.nodes already")
             where_of[node] = where
-        name = _text(data.get("name", f"group {number + 1}"), f"{where}.name", MOST_TITLE)
+        name = _line(data.get("name", f"group {number + 1}"), f"{where}.name")
         place = f"{where}.at_once" if "at_once" in data else "at_once"
         most = _at_once(data.get("at_once", at_once), place, len(nodes))
         found.append(Group(name, nodes, most))
@@ -203,6 +203,10 @@ def _within(check: object) -> int:
     if not isinstance(check, Mapping) or "within" not in check:
         return _CHECK_WITHIN
     return values.duration(check["within"], "check.within")
+
+
+def _line(value: object, where: str) -> str:
+    return " ".join(_text(value, where, MOST_TITLE).split())
 
 
 def _text(value: object, where: str, most: int) -> str:
