@@ -11,10 +11,10 @@ made, which proves nothing. Without an option it acts, as slurmd calls it:
 * Everything is ok, twice in a row: the node is resumed where the reason is one of this program's. Nothing else ever is.
 * Slurm does not answer: nothing is done.
 
-``--show`` changes nothing and exits with 1 where a check failed; ``--json`` prints one document. Settings are in
-``/etc/carme-hub/node-health.conf`` (``--config``), which need not be there; ``SETTINGS`` has what may be in it. The
-Xids of the kernel's log count until somebody resumes the node, or it restarts. carme-health-checks and carme-nvml lie
-beside this file. Standard library only, Python 3.6 or later.
+``--show`` changes nothing and exits with 1 where a check failed, 2 where one is unknown; ``--json`` is for programs.
+Settings are in ``/etc/carme-hub/node-health.conf`` (``--config``), which need not be there; ``SETTINGS`` has what may be
+in it. The Xids of the kernel's log count until somebody resumes the node, or it restarts. carme-health-checks and
+carme-nvml lie beside this file. Standard library only, Python 3.6 or later.
 """
 
 import configparser
@@ -267,7 +267,9 @@ def main(argv: "List[str]") -> int:
         if done:
             print(f"{name}: {done}")
     # slurmd logs an exit status that is not 0 as a failure of the program itself.
-    return 1 if failed and "show" in asked else 0
+    if "show" not in asked:
+        return 0
+    return 1 if failed else 2 if any(result == UNKNOWN for _, result, _ in found) else 0
 
 
 if __name__ == "__main__":
