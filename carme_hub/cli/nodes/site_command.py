@@ -17,6 +17,8 @@ KEEPER = Path(__file__).with_name("keeper.py")
 _LOCK = "lock"
 #: Variables of this command that are no business of the site's: the hub's token among them.
 _PRIVATE = ("JUPYTERHUB_", "CARME_")
+#: Keepers that this process started; those that have ended are reaped.
+_keepers: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def start(folder: Path, argv: Sequence[str], limit: int, more: Mapping[str, str]
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-I", str(KEEPER), str(folder)],
             stdin=lock,
             stdout=subprocess.DEVNULL,
@@ -62,10 +64,12 @@ def start(folder: Path, argv: Sequence[str], limit: int, more: Mapping[str, str]
         )
     finally:
         os.close(lock)
+    _keepers.append(keeper)
 
 
 def ended(folder: Path) -> Ended | None:
     """Return how a command that was started has ended, None while it runs."""
+    _keepers[:] = [each for each in _keepers if each.poll() is None]
     running = _is_running(folder)  # before the result: a keeper writes that and then ends
     found = result_of(folder)
     if found is None:
