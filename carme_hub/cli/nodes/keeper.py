@@ -50,7 +50,7 @@ def main(folder: Path) -> int:
 
 def _keep(process: subprocess.Popen[bytes], output: int, until: float) -> bool:
     """Store what it prints until it ends; return False where it has not ended by then."""
-    pipe, written, there = process.stdout, 0, True
+    pipe, written, there = process.stdout, os.fstat(output).st_size, True
     assert pipe is not None  # noqa: S101
     while True:
         left = until - time.monotonic()
