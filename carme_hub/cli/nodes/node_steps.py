@@ -21,6 +21,8 @@ from carme_hub.domain.nodes.progress import NodeProgress, Stage
 from . import site_command
 from .hub_nodes import HubNodes, NodeNow
 
+#: Seconds after a drain or a resume in which the hub may still show the node as it was before.
+SETTLE_SECONDS = 15.0
 #: Seconds that sessions stopped at the deadline have to end.
 STOP_SECONDS = 300.0
 #: Statuses with which the hub refuses the token: nothing can go on, and no node is to blame.
@@ -94,6 +96,8 @@ class NodeSteps:
         if row is None:
             return await self._failed(one, "Slurm has no such node any more")
         if not row.drained or not self._is_ours(row):
+            if self._now() < one.drained + SETTLE_SECONDS:
+                return one
             await self._call_off(one)
             words = f"drained it for another reason: {row.why}" if row.drained else "resumed it"
             return one.to(Stage.LEFT, self._now(), f"somebody {words}")
@@ -221,17 +225,23 @@ class NodeSteps:
     # -- after the update ---------------------------------------------------------------------------------------------
 
     async def _resume(self, one: NodeProgress, ending: bool) -> NodeProgress:  # noqa: ARG002
-        await self._call_off(one)
-        row, words = await self._hub.node(one.node), one.words
+        row, words, now = await self._hub.node(one.node), one.words, self._now()
+        settling = bool(one.resumed) and now < one.resumed + SETTLE_SECONDS
         if row is not None and row.drained and self._is_ours(row):
+            if settling:
+                return one
+            await self._call_off(one)
             said = {Stage.DONE: "it is updated", Stage.LEFT: words}.get(one.then, "the update ends before this node")
             await self._hub.resume(one.node, f"{self._plan.title}: {said}"[:_MOST_REASON])
-            row = await self._hub.node(one.node)
-            if one.then is Stage.DONE and row is not None and not row.is_well:
-                return await self._failed(one, f"Slurm shows it as {' '.join(row.state)} after it was resumed")
-        elif row is not None and row.drained:
+            return replace(one, resumed=self._now())
+        if not one.resumed:
+            await self._call_off(one)
+        if row is not None and row.drained:
             words = f"{words + '; ' if words else ''}it stays drained, by somebody else: {row.why}"
-        now = self._now()
+        elif one.then is Stage.DONE and row is not None and not row.is_well:
+            if settling:
+                return one
+            return await self._failed(one, f"Slurm shows it as {' '.join(row.state)} after it was resumed")
         if one.then is Stage.WAITING:
             return NodeProgress(one.node, one.group, at=now)
         return one.to(one.then, now, words)

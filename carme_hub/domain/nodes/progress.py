@@ -47,7 +47,8 @@ class NodeProgress:
         drained, deadline: when it was drained, and by when it must be empty; 0 = it was not.
         message, reservation: ids of what users were sent, and of the maintenance in the calendar; "" = none yet,
             "none" = none is needed, "asked" = it was asked for, and it is not known what came of it.
-        stopped: when its sessions were stopped at the deadline. run: the folder of its command or check.
+        stopped, resumed: when its sessions were stopped at the deadline, and when it was resumed.
+        run: the folder of its command or check.
         words: what there is to say of it. left: its failure no longer counts, since an administrator said so.
     """
 
@@ -61,6 +62,7 @@ class NodeProgress:
     message: str = ""
     reservation: str = ""
     stopped: float = 0.0
+    resumed: float = 0.0
     run: str = ""
     words: str = ""
     left: bool = False

@@ -11,6 +11,8 @@ import pytest
 from forged_site import Site
 
 from carme_hub.cli.hub_client import HubRefused, HubUnreachable
+from carme_hub.cli.nodes import node_steps
+from carme_hub.cli.nodes.hub_nodes import NodeNow
 from carme_hub.domain.nodes import progress as steps
 from carme_hub.domain.nodes.progress import Stage
 
@@ -114,7 +116,10 @@ async def test_a_node_that_is_not_well_stays_drained(site: Site) -> None:
     assert site.hub.nodes["n2"].why == "Update failed: Kernel: its health check ended with 1: GPU 3 is lost (ada)"
 
 
-async def test_a_node_that_restarted_is_down_until_it_is_resumed_and_must_not_be_down_then(site: Site) -> None:
+async def test_a_node_that_restarted_is_down_until_it_is_resumed_and_must_not_be_down_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_steps, "SETTLE_SECONDS", 0.1)
     for name in ("n1", "n2"):
         site.hub.nodes[name] = replace(site.hub.nodes[name], state=("down",))
     resume = site.hub.resume
@@ -130,7 +135,27 @@ async def test_a_node_that_restarted_is_down_until_it_is_resumed_and_must_not_be
     assert "Slurm shows it as down after it was resumed" in site.hub.nodes["n2"].why
 
 
-async def test_nodes_that_somebody_else_drained_or_resumed_are_left_to_them(site: Site) -> None:
+async def test_a_hub_that_shows_a_node_as_it_was_a_moment_ago_is_believed_later(site: Site) -> None:
+    node, before = site.hub.node, site.hub.nodes["n1"]
+    stale = {"drain": 3, "resume": 3}
+
+    async def late(name: str) -> NodeNow | None:
+        found = await node(name)
+        for act in ("resume", "drain"):
+            if site.hub.done(act) and stale[act]:
+                stale[act] -= 1
+                return before if act == "drain" else replace(before, drained=True, why="Update: Kernel (ada)")
+        return found
+
+    site.hub.node = late  # type: ignore[method-assign]
+    assert await site.run(site.plan(groups=[{"nodes": "n1"}])) == {"n1": "done"}
+    assert [act[0] for act in site.hub.acts] == ["drain", "note", "note", "note", "resume"]
+
+
+async def test_nodes_that_somebody_else_drained_or_resumed_are_left_to_them(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_steps, "SETTLE_SECONDS", 0.1)
     site.hub.nodes["n1"] = replace(site.hub.nodes["n1"], drained=True, why="A fan fails (bob)", state=("idle", "drain"))
     site.hub.occupy("n2", "alice")
     running = asyncio.create_task(site.run(site.plan(groups=[{"nodes": "n[1-2]"}])))
