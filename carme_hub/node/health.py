@@ -12,8 +12,8 @@ made, which proves nothing. Without an option it acts, as slurmd calls it:
 * Slurm does not answer: nothing is done.
 
 ``--show`` changes nothing and exits with 1 where a check failed, 2 where one is unknown; ``--json`` is for programs.
-Settings are in ``/etc/carme-hub/node-health.conf`` (``--config``), which need not be there; ``SETTINGS`` has what may be
-in it. The Xids of the kernel's log count until somebody resumes the node, or it restarts. carme-health-checks and
+Settings are in ``/etc/carme-hub/node-health.conf`` (``--config``), which need not be there; ``SETTINGS`` has what may
+be there. The Xids of the kernel's log count until somebody resumes the node, or it restarts. carme-health-checks and
 carme-nvml lie beside this file. Standard library only, Python 3.6 or later.
 """
 

@@ -1,4 +1,4 @@
-"""Nodes are updated in turn under a session; one of them is not well afterwards; and slurmd's own check drains nodes."""
+"""Nodes are updated in turn under a session; one is not well afterwards; and slurmd's own check drains nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Site:
         )
         check = folder / "check"  # HealthCheckProgram has no arguments
         check.write_text(
-            f"#!/bin/sh\necho \"$SLURMD_NODENAME\" >> {folder}/called\nexec {sys.executable} -I "
+            f'#!/bin/sh\necho "$SLURMD_NODENAME" >> {folder}/called\nexec {sys.executable} -I '
             f'{folder}/opt/carme-node-health --config {folder}/health.conf "$@"\n'
         )
         check.chmod(0o755)
@@ -112,16 +112,19 @@ def test_nodes_are_updated_under_a_session_through_a_kill_and_a_restart_and_a_br
     assert "alice" in said
     assert "DRAIN" not in place.node(first)
 
-    running = subprocess.Popen(
-        place.command("--yes"), env=place.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    wait_for(lambda: "Node " + first + " is being updated" in str(place.alice.get("/hub/home").body), 90, "the message")
-    assert "Reason=carme-update: New driver (ada)" in place.node(first)
-    assert "Update: New driver (ada)" in str(place.ada.get("/hub/carme/console/nodes").body)
-    assert "1 being updated" in str(place.alice.get("/hub/home").body)
-    assert "DRAIN" not in place.node(second), "one at a time"
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
+    with (place.folder / "first-run").open("w") as log:
+        line = place.command("--yes")
+        running = subprocess.Popen(line, env=place.environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        told = f"Node {first} is being updated"
+        wait_for(lambda: told in str(place.alice.get("/hub/home").body), 90, "the message")
+        assert "Reason=carme-update: New driver (ada)" in place.node(first)
+        assert "Update: New driver (ada)" in str(place.ada.get("/hub/carme/console/nodes").body)
+        wait_for(lambda: "1 being updated" in str(place.alice.get("/hub/home").body), 60, "the node among the others")
+        assert "DRAIN" not in place.node(second), "one at a time"
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
     hub.restart()
     assert hub.server("alice")["ready"], "her session goes on"  # type: ignore[index]
     assert place.stages() == {first: "emptying", second: "waiting"}
@@ -136,7 +139,7 @@ def test_nodes_are_updated_under_a_session_through_a_kill_and_a_restart_and_a_br
     assert f"Reason=carme-update failed: New driver: {words}" in place.node(second)
     assert "GPUs is lost" in place.node(second)
     assert words in str(place.ada.get("/hub/carme/console/nodes").body)
-    assert f"{second}: its update failed." in str(place.alice.get("/hub/home").body)
+    wait_for(lambda: f"{second}: its update failed." in str(place.alice.get("/hub/home").body), 60, "the words")
     acts = [(act["action"], act["target"]) for act in reversed(place.api("acts")["acts"])]
     assert acts.count(("message", f"node {first}")) == 1, "nobody is told twice"
     assert [name for name, target in acts if target == first] == [
@@ -153,7 +156,9 @@ def test_slurmd_runs_the_check_which_drains_the_node_and_resumes_what_it_drained
     cluster, conf = place.cluster, place.cluster.slurm_conf
     node = next(name for name in sorted(cluster.node_ports) if "gpu:" in place.node(name))
     before = conf.read_text()
-    conf.write_text(before + f"HealthCheckProgram={place.folder}/check\nHealthCheckInterval=3\nHealthCheckNodeState=ANY\n")
+    conf.write_text(
+        before + f"HealthCheckProgram={place.folder}/check\nHealthCheckInterval=3\nHealthCheckNodeState=ANY\n"
+    )
     try:
         cluster.run("scontrol", "reconfigure")
         place.lose_gpu(node, True)

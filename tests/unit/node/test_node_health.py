@@ -137,7 +137,9 @@ def test_slurm_that_does_not_answer_means_that_nothing_is_done(node: NodeWithGpu
 
 
 def test_an_old_xid_counts_until_somebody_resumes_the_node(node: NodeWithGpus) -> None:
-    node.kernel_log.write_text("6,41,900,-;usb 1-1: new device\n4,42,901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, bus\n")
+    node.kernel_log.write_text(
+        "6,41,900,-;usb 1-1: new device\n4,42,901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, bus\n"
+    )
     node.run()
     assert node.told[-1][-1] == "Reason=carme-health: the GPU at 0000:3b:00 reported Xid 79"
     node.run()
@@ -146,7 +148,9 @@ def test_an_old_xid_counts_until_somebody_resumes_the_node(node: NodeWithGpus) -
     node.run()
     assert node.told == [], "it is not drained again for the same"
     with node.kernel_log.open("a") as log:
-        log.write("4,43,902,-;NVRM: Xid (PCI:0000:3b:00): 31, a program's own\n4,44,903,-;NVRM: Xid (PCI:0000:5e:00): 48, x\n")
+        log.write(
+            "4,43,902,-;NVRM: Xid (PCI:0000:3b:00): 31, a program's own\n4,44,903,-;NVRM: Xid (PCI:0000:5e:00): 48, x\n"
+        )
     node.run()
     assert node.told[-1][-1] == "Reason=carme-health: the GPU at 0000:5e:00 reported Xid 48"
 

@@ -1,4 +1,4 @@
-"""A forged hub and Slurm for rolling updates: nodes with jobs that end, acts that are kept, outages at chosen moments."""
+"""A forged hub and Slurm for rolling updates: nodes with jobs that end, acts that are kept, chosen outages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from carme_hub.domain.nodes.progress import Progress
 
 
 class HubThatKeepsActs:
-    """The hub: nodes as Slurm shows them, and what it was asked to do. ``silent``: so many requests are not answered."""
+    """The hub: nodes as Slurm shows them, and what it was asked. ``silent``: so many requests are not answered."""
 
     def __init__(self, *names: str) -> None:
         self.nodes = {name: NodeNow(name, ("idle",), False, "", 0, 0) for name in names}
@@ -67,17 +67,17 @@ class HubThatKeepsActs:
         self._act("resume", name, reason)
         self.nodes[name] = replace(self.nodes[name], drained=False, why="", state=("idle",))
 
-    async def tell(self, name: str, text: str, reason: str, ends: float, *, mail: bool) -> str:  # noqa: ARG002
+    async def tell(self, name: str, text: str, reason: str, ends: float, *, mail: bool) -> str:
         self._act("tell", name, text)
         if not self.nodes[name].jobs:
             return ""
         self.messages[f"m-{name}-{len(self.messages)}"] = (name, text)
         return list(self.messages)[-1]
 
-    async def told(self, name: str, text: str, since: float) -> str:  # noqa: ARG002
+    async def told(self, name: str, text: str, since: float) -> str:
         return next((id for id, found in self.messages.items() if found == (name, text)), "")
 
-    async def withdraw(self, message: str, reason: str) -> None:  # noqa: ARG002
+    async def withdraw(self, message: str, reason: str) -> None:
         self._act("withdraw", message)
 
     async def stop_sessions(self, name: str, reason: str) -> int:
@@ -85,14 +85,14 @@ class HubThatKeepsActs:
         self.nodes[name] = replace(self.nodes[name], jobs=0, cpus_used=0, state=("idle", "drain"))
         return 1
 
-    async def note(self, name: str, reason: str, did: str, outcome: str) -> None:  # noqa: ARG002
+    async def note(self, name: str, reason: str, did: str, outcome: str) -> None:
         self._act("note", name, did, outcome)
 
-    async def reserve(self, name: str, start: float, seconds: int, title: str, key: str) -> str:  # noqa: ARG002
+    async def reserve(self, name: str, start: float, seconds: int, title: str, key: str) -> str:
         self._act("reserve", name, str(seconds))
         return f"r-{name}"
 
-    async def unreserve(self, id: str, reason: str, key: str) -> None:  # noqa: ARG002
+    async def unreserve(self, id: str, reason: str, key: str) -> None:
         self._act("unreserve", id)
 
     def occupy(self, name: str, *users: str, until_look: int = 10**9) -> None:

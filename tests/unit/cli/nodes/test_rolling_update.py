@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -214,10 +215,8 @@ async def test_killed_at_any_moment_it_goes_on_and_the_command_runs_once(site: S
             raise Killed
 
     site.store.write = write  # type: ignore[method-assign]
-    try:
+    with contextlib.suppress(Killed):
         await update.run()
-    except Killed:
-        pass
     site.store.write = store  # type: ignore[method-assign]
     assert await site.run(plan) == {"n1": "done"}
     assert site.ran == ["n1"]

@@ -38,9 +38,13 @@ def plan(tmp_path: Path) -> Path:
 
 def run(app: type, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
     command = app()
-    with pytest.raises(SystemExit) as ended:
+
+    def initialize_and_start() -> None:
         command.initialize([*argv])
         command.start()
+
+    with pytest.raises(SystemExit) as ended:
+        initialize_and_start()
     output = capsys.readouterr()
     return int(ended.value.code or 0), output.out + output.err
 
@@ -140,7 +144,9 @@ def test_contradictions_on_the_command_line_are_refused(plan: Path, capsys: pyte
 
 
 def test_the_check_runs_by_hand_here_or_as_the_plan_says(plan: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (plan.parent / "health.conf").write_text("[memory]\nsize = none\n[disks]\nfull =\nwritable =\n[slurm]\nscontrol = /bin/false\n")
+    (plan.parent / "health.conf").write_text(
+        "[memory]\nsize = none\n[disks]\nfull =\nwritable =\n[slurm]\nscontrol = /bin/false\n"
+    )
     code, said = run(CheckApp, capfd, "--settings", str(plan.parent / "health.conf"))
     assert (code, "unknown: Slurm does not answer" in said) == (2, True)
     code, said = run(CheckApp, capfd, "n1", "--plan", str(plan))

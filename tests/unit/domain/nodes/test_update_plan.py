@@ -42,7 +42,9 @@ def test_the_earlier_deadline_counts() -> None:
     found = plan(until="2027-01-15T15:00:00", wait="2d")
     assert found.deadline(NOW) == found.until < NOW + 2 * 86400
     assert plan(until="2027-01-15T15:00:00", wait="10min").deadline(NOW) == NOW + 600
-    assert plan(until="2020-01-01").deadline(NOW) == NOW, "one that is over leaves no time, and is never before the drain"
+    assert plan(until="2020-01-01").deadline(NOW) == NOW, (
+        "one that is over leaves no time, and is never before the drain"
+    )
 
 
 def test_a_share_is_of_each_group_and_one_node_at_least() -> None:

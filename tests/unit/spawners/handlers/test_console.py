@@ -159,7 +159,14 @@ async def test_without_a_scope_there_is_no_console(hub: ForgedHub, site: Site) -
         assert (await alice.post(f"{ROOT}/{form}", {"reason": "x"}))[0] == 403, form
     for path in ("sessions", "jobs", "nodes", "messages", "start-stops", "acts"):
         assert (await api(alice, "GET", path))[0] == 403, path
-    for path in ("messages", "announcements", "start-stops", f"sessions/{ID}/stop", "nodes/n1/drain", "nodes/n1/updates"):
+    for path in (
+        "messages",
+        "announcements",
+        "start-stops",
+        f"sessions/{ID}/stop",
+        "nodes/n1/drain",
+        "nodes/n1/updates",
+    ):
         assert (await api(alice, "POST", path, {"reason": "x"}))[0] == 403, path
     assert "Console" not in (await alice.get("/hub/home"))[1]
     assert (site.administration.store.acts(9)[1], site.cancelled, site.control.told) == (0, [], [])
