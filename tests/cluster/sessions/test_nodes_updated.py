@@ -138,7 +138,7 @@ def test_nodes_are_updated_under_a_session_through_a_kill_and_a_restart_and_a_br
     words = "its health check ended with 1"
     assert f"Reason=carme-update failed: New driver: {words}" in place.node(second)
     assert "GPUs is lost" in place.node(second)
-    assert words in str(place.ada.get("/hub/carme/console/nodes").body)
+    wait_for(lambda: words in str(place.ada.get("/hub/carme/console/nodes").body), 30, "the words for ada")
     wait_for(lambda: f"{second}: its update failed." in str(place.alice.get("/hub/home").body), 60, "the words")
     acts = [(act["action"], act["target"]) for act in reversed(place.api("acts")["acts"])]
     assert acts.count(("message", f"node {first}")) == 1, "nobody is told twice"
@@ -164,7 +164,8 @@ def test_slurmd_runs_the_check_which_drains_the_node_and_resumes_what_it_drained
         place.lose_gpu(node, True)
         wait_for(lambda: "Reason=carme-health: 1 of " in place.node(node), 90, "the drain by the health check")
         wait_for(lambda: f"{node}: 1 of " in str(place.alice.get("/hub/home").body), 60, "the reason on the page")
-        assert "Health check: 1 of " in str(place.ada.get("/hub/carme/console/nodes").body)
+        console = "/hub/carme/console/nodes"
+        wait_for(lambda: "Health check: 1 of " in str(place.ada.get(console).body), 30, "the words for ada")
         place.lose_gpu(node, False)
         wait_for(lambda: "DRAIN" not in place.node(node), 60, "the resume by the health check")
         other = next(name for name in sorted(cluster.node_ports) if name != node)
