@@ -42,7 +42,7 @@ SETTINGS = {
     "disks": {"full": "/:97", "writable": "/tmp"},  # noqa: S108 - it is asked for, not used
     "mounts": {"there": ""},
     "programs": {"there": ""},
-    "slurm": {"scontrol": "", "good_runs": "2", "state": "/run/carme-health"},
+    "slurm": {"scontrol": "", "conf": "", "good_runs": "2", "state": "/run/carme-health"},
 }
 #: Seconds for one of Slurm's commands; characters of a reason.
 SLURM_SECONDS, MOST_REASON = 5.0, 200
@@ -185,18 +185,34 @@ def load(name: str) -> "Any":
     return module
 
 
-def node_name() -> str:
-    """Return this node's name in Slurm: as slurmd says, as its -N says, or the machine's."""
-    if os.environ.get("SLURMD_NODENAME"):
-        return os.environ["SLURMD_NODENAME"]
+def slurmd_option(name: str) -> str:
+    """Return the value of an option of the slurmd that started this program, "" = it has none, or something else did."""
     try:
         with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:
             words = file.read().decode("utf-8", "replace").split("\0")
-        if os.path.basename(words[0]) == "slurmd" and "-N" in words[:-1]:
-            return words[words.index("-N") + 1]
     except OSError:
-        pass
-    return os.uname().nodename.split(".")[0]
+        return ""
+    if os.path.basename(words[0]) != "slurmd" or name not in words[:-1]:
+        return ""
+    return words[words.index(name) + 1]
+
+
+def node_name() -> str:
+    """Return this node's name in Slurm: as slurmd says, or the machine's."""
+    return os.environ.get("SLURMD_NODENAME") or slurmd_option("-N") or os.uname().nodename.split(".")[0]
+
+
+def slurm_conf(setting: str) -> str:
+    """Return the path of slurm.conf, "" = the usual one; slurmd 22.05 does not pass on where its own is."""
+    found = setting or os.environ.get("SLURM_CONF") or slurmd_option("-f")
+    if not found:
+        try:
+            with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+                words = file.read().decode("utf-8", "replace").split("\0")
+        except OSError:
+            return ""
+        found = next((word.partition("=")[2] for word in words if word.startswith("SLURM_CONF=")), "")
+    return found
 
 
 def read_state(path: str) -> "Dict[str, Any]":
@@ -246,6 +262,9 @@ def main(argv: "List[str]") -> int:
     checks = load("carme-health-checks")
     name = asked.get("node") or node_name()
     os.environ["SLURMD_NODENAME"] = name  # a virtual GPU's driver asks for it
+    conf = slurm_conf(settings["slurm"]["conf"])
+    if conf:
+        os.environ["SLURM_CONF"] = conf
     slurm = Slurm(name, settings["slurm"]["scontrol"])
     path = os.path.join(settings["slurm"]["state"], name + ".json")
     state = read_state(path)
