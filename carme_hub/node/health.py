@@ -186,7 +186,7 @@ def load(name: str) -> "Any":
 
 
 def slurmd_option(name: str) -> str:
-    """Return the value of an option of the slurmd that started this program, "" = it has none, or something else did."""
+    """Return the value of an option of the slurmd that started this program, "" = it has none, or another did."""
     try:
         with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:
             words = file.read().decode("utf-8", "replace").split("\0")
