@@ -174,7 +174,7 @@ class NodeSteps:
         command = self._plan.command
         argv = command.of(one.node)
         if not one.run:
-            one = self._save(replace(one, run=f"{one.node}/command-{int(self._now())}"))
+            one = self._save(replace(one, run=f"{one.node}/command-{time.time_ns()}"))
         folder = self._folder / one.run
         if not site_command.was_started(folder):
             await self._hub.note(one.node, self._plan.title, f"Started: {shlex.join(argv)}"[:900], "")
