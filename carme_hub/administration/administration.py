@@ -250,6 +250,21 @@ class Administration:
             raise
         await self._finished(id, replace(act, outcome=acts.DONE))
 
+    async def note(
+        self, by: Actor, action: str, target: str, reason: str, details: Mapping[str, str], outcome: str = ""
+    ) -> None:
+        """Store what somebody else has done already, such as the site's own command on a node.
+
+        Args:
+            outcome: why it failed; "" = it is done.
+
+        Raises:
+            BadAct: the reason cannot be used. StoreError: it is not stored.
+        """
+        act = Act(self._clock(), by, action, target, checked_reason(reason), details, outcome or acts.DONE)
+        await in_store_thread(self.store.begin, act)
+        self._report(act)
+
     async def _finished(self, id: int, act: Act) -> None:
         """Store what came of an act that has been done; where that fails, its row says that it is not known."""
         try:

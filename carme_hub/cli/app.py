@@ -39,6 +39,7 @@ class CarmeHubApp(Application):
             "carme_hub.cli.console.command.ConsoleApp",
             "What administrators do: messages, nodes, new starts, through the hub's REST API",
         ),
+        "nodes": ("carme_hub.cli.nodes.command.NodesApp", "Update nodes in turn, and check whether they are well"),
         "reservations": (
             "carme_hub.cli.reservations.command.ReservationsApp",
             "Book GPUs, through the hub's REST API",

@@ -26,6 +26,11 @@ NO_RIGHT = (
 )
 
 
+def is_node_name(text: str) -> bool:
+    """Return whether a text can be the name of one node: no list, no pattern."""
+    return _NAME.fullmatch(text) is not None
+
+
 class NodesCli:
     """Changes the state of nodes.
 
@@ -61,7 +66,7 @@ class NodesCli:
 
     async def _update(self, name: str, *words: str) -> None:
         # Slurm would take a list or a pattern of names: one act is about one node.
-        if not _NAME.fullmatch(name):
+        if not is_node_name(name):
             raise SlurmRejected(f"{name[:64]!r} is not the name of a node.")
         await self.node(name)
         arguments = ("update", f"NodeName={name}", *words)

@@ -14,11 +14,12 @@ from carme_hub.domain.administration import acts
 from carme_hub.domain.administration.acts import Actor
 from carme_hub.domain.administration.messages import Audience, Message
 from carme_hub.domain.administration.start_stops import StartStop
-from carme_hub.domain.administration.texts import BadAct, checked_reason
+from carme_hub.domain.administration.texts import BadAct, checked_reason, checked_text
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmError, SlurmUnreachable
 from carme_hub.slurm.cooperative import all_steps
+from carme_hub.slurm.nodes import is_node_name
 from carme_hub.slurm.reservations import default_partition
 from carme_hub.spawners.console.rows import on_node
 from carme_hub.spawners.hub.shared import HubContext
@@ -117,6 +118,21 @@ async def set_drained(hub: HubContext, by: Actor, node: str, reason: str, *, dra
 
     action = acts.DRAIN if drained else acts.RESUME
     await administration(hub).recorded(by, action, node, reason, do, {k: v for k, v in details.items() if v})
+
+
+async def note_update(hub: HubContext, by: Actor, node: str, reason: str, did: str, outcome: str) -> None:
+    """Record what a rolling update did on a node through no call of this hub: the site's command, its health check.
+
+    Args:
+        did: what, as words. outcome: why it failed; "" = it is done.
+
+    Raises:
+        BadAct: a value cannot be used. StoreError: it is not stored.
+    """
+    if not is_node_name(node):
+        raise BadAct(f"{node[:64]!r} is not the name of a node.", "node")
+    did, outcome = checked_text(did, "did"), checked_text(outcome, "outcome") if outcome else ""
+    await administration(hub).note(by, acts.UPDATE_NODE, node, reason, {"did": did}, outcome[:500])
 
 
 async def send_message(

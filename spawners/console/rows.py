@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from carme_hub.domain.activity.minutes import Total
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
+from carme_hub.domain.cluster.node_reasons import full_reason
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.session import Session, SessionState
 
@@ -74,7 +75,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node, and how many sessions and jobs are on it."""
+    """One node, and how many sessions and jobs are on it. ``reason``: why it is out of service, as words."""
 
     id: str
     state: str
@@ -87,6 +88,7 @@ class NodeRow:
     cpus_used: int
     sessions: int
     jobs: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def node_rows(nodes: Iterable[Node], jobs: Iterable[Job], drained: frozenset[str
             cpus_used=node.cpus_used,
             sessions=ours.get(node.name, 0),
             jobs=every.get(node.name, 0),
+            reason=full_reason(node.reason),
         )
         for node in nodes
     ]

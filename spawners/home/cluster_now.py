@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from carme_hub.domain.cluster.node_reasons import UPDATE, plain_reason
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.availability import Cluster, TypeCount
 from carme_hub.spawners.form.durations import clock
@@ -18,7 +19,9 @@ _FLAGS = (
     ("drained", frozenset({"drain", "drained", "draining"})),
     ("reserved", frozenset({"reserved"})),
 )
-_DOWN = "down"
+_DOWN, _UPDATED = "down", "being updated"
+#: Nodes of which the page says why nothing can start there; of more it says only how many they are.
+_MOST_REASONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,19 @@ def _row(cluster: Cluster, what: str, type: str, count: TypeCount, now: float) -
 
 
 def _nodes(cluster: Cluster) -> str:
-    """Return the nodes on which nothing can start, as a sentence; "" = all are in service."""
-    counts = Counter(_why_out(node) for node in cluster.nodes if not node.usable)
-    parts = [f"{counts[why]} {why}" for why in (*(why for why, _ in _FLAGS), _DOWN) if counts[why]]
-    return f"Of {len(cluster.nodes)} nodes: {', '.join(parts)}." if parts else ""
+    """Return the nodes on which nothing can start, as sentences; "" = all are in service."""
+    out = [(node, _why_out(node)) for node in cluster.nodes if not node.usable]
+    counts = Counter(why for _, why in out)
+    parts = [f"{counts[why]} {why}" for why in (*(why for why, _ in _FLAGS), _UPDATED, _DOWN) if counts[why]]
+    if not parts:
+        return ""
+    known = [(node.name, plain_reason(node.reason)) for node, why in out if why != _UPDATED]
+    reasons = [f"{name}: {words}." for name, words in known if words]
+    more = len(reasons) - _MOST_REASONS
+    said = [*reasons[:_MOST_REASONS], *([f"And {more} more."] if more > 0 else [])]
+    return " ".join([f"Of {len(cluster.nodes)} nodes: {', '.join(parts)}.", *said])
 
 
 def _why_out(node: Node) -> str:
-    return next((why for why, flags in _FLAGS if flags & node.flags), _DOWN)
+    why = next((why for why, flags in _FLAGS if flags & node.flags), _DOWN)
+    return _UPDATED if why != _DOWN and node.reason.startswith(UPDATE) else why

@@ -125,7 +125,7 @@ class NodesApp(_List):
     description = "List nodes, and how many jobs, and of them jobs of the hub, are on each."
     examples = "carme-hub console nodes"
     what = "nodes"
-    columns = ("id", "state", "partition", "gpus", "gpus_used", "cpus", "cpus_used", "sessions", "jobs")
+    columns = ("id", "state", "partition", "gpus", "gpus_used", "cpus", "cpus_used", "sessions", "jobs", "reason")
 
 
 class MessagesApp(_List):

@@ -11,7 +11,9 @@ DONE, NOT_KNOWN = "done", ""
 #: Names of acts, in the audit log and in REST.
 STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW = "stop-session", "message", "announce", "withdraw"
 DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS = "drain-node", "resume-node", "stop-starts", "allow-starts"
-ACTIONS = (STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS)
+#: What a rolling update did on a node beside draining and resuming it: the site's command, and the health check.
+UPDATE_NODE = "update-node"
+ACTIONS = (STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, DRAIN, RESUME, UPDATE_NODE, STOP_STARTS, ALLOW_STARTS)
 
 
 @dataclass(frozen=True, slots=True)

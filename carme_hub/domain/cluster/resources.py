@@ -64,6 +64,7 @@ class Node:
         shards: GPU type to number of shards of its GPUs; "gpu" if Slurm names no type.
         memory_mib, memory_used_mib: in MiB.
         address: the address for connections to the node (NodeAddr).
+        reason: why it is down or drained, as Slurm keeps it, without who set it and when; ``node_reasons`` has words.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Node:
     address: str = ""
     shards: Mapping[str, int] = field(default_factory=dict)
     flags: frozenset[str] = frozenset()
+    reason: str = ""
 
     def free_gpus(self, type: str) -> int:
         """Return how many GPUs of a type a new job could get on this node now."""

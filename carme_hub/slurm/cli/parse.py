@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from carme_hub.domain.cluster.jobs import JobRecord
+from carme_hub.domain.cluster.node_reasons import bare_reason
 from carme_hub.domain.cluster.resources import NO_GPUS, SHARD, Node
 from carme_hub.domain.cluster.tres import exit_of, gpus_in_use, gpus_of_gres, gpus_of_tres, hosts_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
@@ -164,12 +165,17 @@ _NODE_WORDS = re.compile(
 )
 
 
+#: The reason is free text, and may be followed by the comment, which is, too.
+_NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s(?:Comment|Extra|ResumeAfterTime|ReservationName)=.*)?$")
+
+
 def _node(line: str) -> Node:
     words: dict[str, str] = {}
     for name, value in _NODE_WORDS.findall(line):
         words.setdefault(name, value)  # free text (Reason, Comment) comes last
     state, usable, flags = node_state(words["State"])
     total = int(words.get("CPUEfctv") or words["CPUTot"])
+    reason = _NODE_REASON.search(line)
     return Node(
         name=words["NodeName"],
         state=state,
@@ -184,6 +190,7 @@ def _node(line: str) -> Node:
         address=words.get("NodeAddr", words["NodeName"]),
         shards=gpus_of_gres(words.get("Gres", ""), SHARD),
         flags=flags,
+        reason=bare_reason(reason[1]) if reason is not None else "",
     )
 
 

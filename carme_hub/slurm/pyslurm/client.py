@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
+from carme_hub.domain.cluster.node_reasons import bare_reason
 from carme_hub.domain.cluster.resources import NO_GPUS, SHARD, Node
 from carme_hub.domain.cluster.tres import gpus_of_gres, gpus_of_tres, hosts_of, job_gpus, phase_of, typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
@@ -230,6 +231,7 @@ def _node(
     gres: str,
     tres: str,
     address: str | None,
+    reason: str | None,
 ) -> Node:
     base, usable, flags = node_state(state)
     gpus = gpus_of_gres(gres)
@@ -247,6 +249,7 @@ def _node(
         address=address or name,
         shards=gpus_of_gres(gres, SHARD),
         flags=flags,
+        reason=bare_reason(reason or ""),
     )
 
 

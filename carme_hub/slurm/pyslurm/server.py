@@ -129,6 +129,7 @@ def _node(node: Any, tracked: frozenset[str]) -> list[Any]:
         _list(":", there),
         _list("=", used),
         value(node, "address"),
+        optional(node, "reason"),
     ]
 
 

@@ -73,10 +73,10 @@ JOBS = List(
 NODES = List(
     "Nodes",
     "node",
-    {},
+    {"id": ()},
     (
         *(("id", "Node"), ("state", "State"), ("partition", "Partitions"), ("gpus", "GPUs"), ("cpus", "CPUs")),
-        *(("sessions", "Of the hub"), ("jobs", "Jobs")),
+        *(("sessions", "Of the hub"), ("jobs", "Jobs"), ("reason", "Why")),
     ),
     "id",
 )
@@ -264,6 +264,7 @@ class NodesHandler(ListHandler):
             "cpus": f"{row.cpus_used} of {row.cpus} in use",
             "sessions": str(row.sessions or ""),
             "jobs": str(row.jobs or ""),
+            "reason": row.reason,
         }
 
 

@@ -24,7 +24,7 @@ NodeAddr=10.0.0.1 NodeHostName=localhost Port=47001 Version=22.05.8 OS=Linux 6.1
 AllocMem=2048 FreeMem=23467 Sockets=2 Boards=1 State=MIXED ThreadsPerCore=1 Partitions=main,one  BootTime=1795228267 \
 CfgTRES=cpu=32,mem=62.50G,billing=32,gres/gpu=4 AllocTRES=cpu=3 CapWatts=n/a
 NodeName=node2 CPUAlloc=0 CPUEfctv=32 CPUTot=32 Gres=(null) NodeAddr=node2 RealMemory=64000 AllocMem=0 \
-State=IDLE+DRAIN Partitions=main Reason=looks like State=IDLE [root@2026-11-21T03:02:16]
+State=IDLE+DRAIN Partitions=main Reason=looks like State=IDLE [root@2026-11-21T03:02:16] Comment=no Reason=here
 NodeName=node3 CPUAlloc=0 CPUTot=8 Gres=gpu:1g.10gb:7 GresUsed=gpu:1g.10gb:0(IDX:N/A) RealMemory=100 AllocMem=0 \
 State=DOWN*+NOT_RESPONDING Partitions=main
 NodeName=node4 CPUAlloc=8 CPUEfctv=8 CPUTot=8 Gres=gpu:h100:2(S:0-1) GresUsed=gpu:h100:2(IDX:0-1) NodeAddr=n4 \
@@ -156,6 +156,7 @@ async def test_nodes_with_their_free_gpus(client: SlurmCli, forged: ForgedSlurm)
     assert (three.state, three.usable, three.cpus, three.address) == ("down", False, 8, "node3")
     assert (four.usable, four.free_gpus("h100")) == (True, 0)
     assert three.flags == {"not_responding"}
+    assert (two.reason, three.reason) == ("looks like State=IDLE", "")
     forged.say("scontrol", NODES.replace("DOWN*+NOT_RESPONDING", "IDLE*"))
     assert (await client.nodes())[2].flags == {"not_responding"}, "its mark alone says so too"
 

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,7 +159,14 @@ async def test_without_a_scope_there_is_no_console(hub: ForgedHub, site: Site) -
         assert (await alice.post(f"{ROOT}/{form}", {"reason": "x"}))[0] == 403, form
     for path in ("sessions", "jobs", "nodes", "messages", "start-stops", "acts"):
         assert (await api(alice, "GET", path))[0] == 403, path
-    for path in ("messages", "announcements", "start-stops", f"sessions/{ID}/stop", "nodes/n1/drain"):
+    for path in (
+        "messages",
+        "announcements",
+        "start-stops",
+        f"sessions/{ID}/stop",
+        "nodes/n1/drain",
+        "nodes/n1/updates",
+    ):
         assert (await api(alice, "POST", path, {"reason": "x"}))[0] == 403, path
     assert "Console" not in (await alice.get("/hub/home"))[1]
     assert (site.administration.store.acts(9)[1], site.cancelled, site.control.told) == (0, [], [])
@@ -193,6 +201,28 @@ async def test_the_lists_show_everybodys_sessions_jobs_and_nodes(hub: ForgedHub,
     assert (await api(ada, "GET", "jobs?user=zoe"))[1]["jobs"][0]["id"] == 13
     assert (await api(ada, "GET", "sessions"))[1]["sessions"][0]["user"] == "alice"
     assert (await api(ada, "GET", "nodes"))[1]["count"] == 1
+
+
+async def test_a_nodes_reason_is_shown_in_words_and_what_an_update_did_is_recorded(hub: ForgedHub, site: Site) -> None:
+    ada, tina = await hub.browser("ada"), await hub.browser("tina")
+    site.nodes = (
+        Node("n1", "idle", False, flags=frozenset({"drain"}), reason="carme-health: 1 of 4 GPUs is lost"),
+        Node("n2", "idle", True),
+    )
+    assert "Health check: 1 of 4 GPUs is lost" in (await ada.get(f"{ROOT}/nodes"))[1]
+    [row] = (await api(ada, "GET", "nodes?id=n1"))[1]["nodes"]
+    assert (row["id"], row["reason"]) == ("n1", "Health check: 1 of 4 GPUs is lost")
+    body = {"reason": "Kernel", "did": "Started: ssh n1 update"}
+    assert (await api(tina, "POST", "nodes/n1/updates", body))[0] == 403
+    assert (await api(ada, "POST", "nodes/n1/updates", body))[0] == 201
+    assert (await api(ada, "POST", "nodes/n1/updates", {**body, "outcome": "it ended with 3"}))[0] == 201
+    assert (await api(ada, "POST", "nodes/n[1-2]/updates", body))[0] == 400
+    found, _ = site.administration.store.acts(9)
+    assert [(act.action, act.target, act.outcome) for act in found] == [
+        ("update-node", "n1", "it ended with 3"),
+        ("update-node", "n1", "done"),
+    ]
+    assert site.reported == [*reversed([replace(act, id=0) for act in found])]
 
 
 async def test_a_get_or_a_form_without_its_token_changes_nothing(hub: ForgedHub, site: Site) -> None:

@@ -58,6 +58,17 @@ def test_nodes_out_of_service_are_counted_by_why() -> None:
     assert seen([node("n1")]).nodes == ""
 
 
+def test_why_a_node_is_out_is_told_in_plain_words() -> None:
+    def out(name: str, reason: str) -> Node:
+        return Node(name, "idle", False, flags=frozenset({"drain"}), reason=reason)
+
+    nodes = [node("n1"), out("n2", "carme-health: GPU 3 is lost"), out("n3", "carme-update: Kernel (ada)")]
+    found = seen([*nodes, out("n4", "Bob broke a fan (ada)")]).nodes
+    assert found == "Of 4 nodes: 2 drained, 1 being updated. n2: GPU 3 is lost."
+    many = seen([out(f"n{number}", "Not responding") for number in range(8)]).nodes
+    assert many.endswith("n4: it does not answer Slurm. And 3 more.")
+
+
 def test_what_is_old_or_not_known_is_said_so() -> None:
     old = seen([node("n1", 1)], silent=NOW - 30)
     assert old.problem == f"Slurm does not answer; this was so at {clock(NOW - 60, NOW)}."

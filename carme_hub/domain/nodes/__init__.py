@@ -1,0 +1,1 @@
+"""Rolling updates of nodes: the plan, and how far it has come. Pure."""
