@@ -21,6 +21,7 @@ from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.administration import scopes as console
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
+from carme_hub.logs import logging_config
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal_options
 
@@ -202,6 +203,7 @@ def configure(
     quotas: bool = False,
     reservations: bool = False,
     activity: bool = False,
+    json_logs: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
     """Merge a safe site into ``c``.
@@ -215,6 +217,7 @@ def configure(
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
             no ledger; where there is one, it pays for bookings.
         activity: measure what jobs use, and run the service that keeps it.
+        json_logs: write the logs of the hub and its services as JSON, one object a line.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
 
@@ -259,6 +262,9 @@ def configure(
     _refuse_open_secrets(Path(state_folder))
     _proxy_token(c, Path(state_folder))
 
+    if json_logs:
+        for section in ("JupyterHub", "CarmeService"):
+            _fill(c, section, {"logging_config": logging_config("carme_hub", "asyncio")})
     if slurm:
         c.JupyterHub.custom_scopes = {**deepcopy(JOB_SCOPES), **c.JupyterHub.get("custom_scopes", {})}
         _let_users(c, "custom:carme:jobs")
