@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from traitlets.config import Config
+
 #: The header by which a caller, such as a load balancer or one of our services, names a request.
 REQUEST_ID = "X-Request-ID"
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -62,18 +64,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def logging_config(*loggers: str) -> dict[str, Any]:
-    """Return what ``Application.logging_config`` needs for JSON on stderr.
+def write_json(c: Config) -> None:
+    """Set ``Application.logging_config`` of the hub and its services, so that they write JSON on stderr.
 
-    Args:
-        loggers: those that are no application's, and go to stderr, too.
+    The loggers that are no application's go to stderr, too. A file that sets it itself keeps its own.
     """
     own = {"handlers": ["console"], "level": "INFO", "propagate": False}
-    return {
-        "formatters": {"carme-json": {"()": "carme_hub.logs.JsonFormatter"}},
-        "handlers": {"console": {"formatter": "carme-json"}},
-        "loggers": {name: dict(own) for name in loggers},
-    }
+    for section in ("JupyterHub", "CarmeService"):
+        c[section].setdefault(
+            "logging_config",
+            {
+                "formatters": {"carme-json": {"()": "carme_hub.logs.JsonFormatter"}},
+                "handlers": {"console": {"formatter": "carme-json"}},
+                "loggers": {"carme_hub": dict(own), "asyncio": dict(own)},
+            },
+        )
 
 
 def request_id(headers: Mapping[str, str]) -> str:

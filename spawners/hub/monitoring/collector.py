@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.scrape import Scrape
 from carme_hub.spawners.hub.monitoring.readiness import Readiness
 from carme_hub.spawners.hub.shared import HubContext
 
-Families = Iterator[GaugeMetricFamily | CounterMetricFamily]
 #: Label values.
 KINDS, STATES = ("session", "companion", "batch"), ("starting", "running", "ending")
 
@@ -29,52 +29,46 @@ class HubCollector(Collector):
     def __init__(self, hub: Callable[[], HubContext | None], readiness: Callable[[], Readiness | None]) -> None:
         self._hub, self._readiness = hub, readiness
 
-    def describe(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
-        """Return the metrics without values, so that their names are known before the hub has started."""
-        return [*_sessions(None), *_slurm(None), *_reconciler(None), *_ready(None)]
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without values: the hub has not started when this is registered."""
+        return _read(None, None)
 
-    def collect(self) -> Families:
-        """Yield the metrics of a hub that has started."""
-        hub, readiness = self._hub(), self._readiness()
-        if hub is not None:
-            yield from _sessions(hub)
-            yield from _slurm(hub)
-            yield from _reconciler(hub)
-        if readiness is not None:
-            yield from _ready(readiness)
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of the hub; those of which nothing is known are empty."""
+        return _read(self._hub(), self._readiness())
 
 
-def _gauge(name: str, about: str, value: float | None) -> GaugeMetricFamily:
-    """Return a metric without labels; None leaves its value out."""
-    family = GaugeMetricFamily(name, about)
-    if value is not None:
-        family.add_metric((), value)
-    return family
+def _read(hub: HubContext | None, readiness: Readiness | None) -> Iterable[Metric]:
+    scrape = Scrape("carme_")
+    ready = scrape.gauge("ready", "1 if a part of the hub answered when last asked, else 0", ("part",))
+    for part, said in readiness.last.items() if readiness is not None else ():
+        ready.add_metric((part,), float(not said))
+    _sessions(scrape, hub)
+    _slurm(scrape, hub)
+    _reconciler(scrape, hub)
+    return scrape.collect()
 
 
-def _sessions(hub: HubContext | None) -> Families:
-    family = GaugeMetricFamily(
-        "carme_sessions", "Sessions that have not ended, by kind and state", labels=("kind", "state")
-    )
+def _sessions(scrape: Scrape, hub: HubContext | None) -> None:
+    family = scrape.gauge("sessions", "Sessions that have not ended, by kind and state", ("kind", "state"))
+    there, now = hub is not None, time.time()
     opened = hub.registry.open_sessions() if hub is not None else ()
     counts = Counter((_kind(each), _state(each)) for each in opened)
-    for kind in KINDS if hub is not None else ():
+    for kind in KINDS if there else ():
         for state in STATES:
             family.add_metric((kind, state), counts[kind, state])
-    yield family
-    now = time.time()
-    waiting = [now - each.created for each in opened if _state(each) == "starting" and not each.parent]
+    starting = [now - each.created for each in opened if _state(each) == "starting" and not each.parent]
+    about = "How long the oldest start of a server has taken so far"
+    scrape.value("sessions_longest_start_seconds", about, max(starting, default=0.0) if there else None)
     ending = [now - each.cancel_wanted for each in opened if each.cancel_wanted]
-    value = None if hub is None else max(waiting, default=0.0)
-    yield _gauge("carme_sessions_longest_start_seconds", "How long the oldest start has taken so far", value)
-    value = None if hub is None else max(ending, default=0.0)
-    yield _gauge("carme_sessions_longest_end_seconds", "How long ago the oldest end that is pending was wanted", value)
+    about = "How long ago the oldest end that is not reached yet was wanted"
+    scrape.value("sessions_longest_end_seconds", about, max(ending, default=0.0) if there else None)
     verdicts = [hub.reconciler.verdict(each.id) for each in opened if each.job_id] if hub is not None else []
+    about = "Sessions of which Slurm's answers prove neither that their job runs nor that it ended"
     unknown = sum(each.liveness is Liveness.UNKNOWN for each in verdicts)
-    about = "Sessions with a job of which Slurm's answers prove neither that they run nor that they ended"
-    yield _gauge("carme_sessions_unknown", about, None if hub is None else unknown)
+    scrape.value("sessions_unknown", about, unknown if there else None)
     second = sum(bool(each.others) for each in verdicts)
-    yield _gauge("carme_sessions_with_second_job", "Sessions with two jobs", None if hub is None else second)
+    scrape.value("sessions_with_second_job", "Sessions with two jobs", second if there else None)
 
 
 def _kind(session: Session) -> str:
@@ -87,45 +81,38 @@ def _state(session: Session) -> str:
     return "running" if session.state is SessionState.RUNNING else "starting"
 
 
-def _slurm(hub: HubContext | None) -> Families:
+def _slurm(scrape: Scrape, hub: HubContext | None) -> None:
     watcher, now = hub.watcher if hub is not None else None, time.monotonic()
     health = watcher.health if watcher is not None else None
     latest = watcher.latest if watcher is not None else None
     answers = None if health is None else float(health.ok)
-    yield _gauge("carme_slurm_answers", "1 if Slurm's controller answers, else 0", answers)
+    scrape.value("slurm_answers", "1 if Slurm's controller answers the hub, else 0", answers)
     silent = None if health is None else 0.0 if health.ok else now - health.since
-    yield _gauge("carme_slurm_silent_seconds", "For how long it has not answered, 0 if it answers", silent)
+    scrape.value("slurm_silent_seconds", "For how long it has not answered; 0 while it answers", silent)
     age = None if latest is None else now - latest.asked
-    yield _gauge("carme_slurm_snapshot_age_seconds", "Age of what pages show of the queue", age)
-    queries = CounterMetricFamily("carme_slurm_queries", "Queries to the controller by the hub", labels=("kind",))
-    for kind in ("snapshot", "nodes", "failed") if watcher is not None else ():
-        queries.add_metric((kind,), watcher.queries[kind] if watcher is not None else 0)
-    yield queries
-    yield _gauge("carme_slurm_jobs", "Jobs that the controller knows", None if latest is None else len(latest.jobs))
-    jobs = GaugeMetricFamily("carme_slurm_own_jobs", "Jobs of sessions in Slurm, by phase", labels=("phase",))
-    phases = Counter(job.phase for job in latest.ours) if latest is not None else Counter[Phase]()
-    for phase in (Phase.WAITING, Phase.ACTIVE, Phase.ENDING) if latest is not None else ():
-        jobs.add_metric((phase.value,), phases[phase])
-    yield jobs
+    scrape.value("slurm_snapshot_age_seconds", "Age of what pages show of Slurm's queue", age)
+    queries = scrape.counter("slurm_queries", "Queries of the hub to the controller", ("kind",))
+    for kind in ("snapshot", "nodes", "failed"):
+        if watcher is not None:
+            queries.add_metric((kind,), watcher.queries[kind])
+    scrape.value("slurm_jobs", "Jobs that the controller knows", None if latest is None else len(latest.jobs))
+    jobs = scrape.gauge("slurm_own_jobs", "Jobs of the hub in Slurm, by phase", ("phase",))
+    if latest is not None:
+        phases = Counter(job.phase for job in latest.ours)
+        for phase in (Phase.WAITING, Phase.ACTIVE, Phase.ENDING):
+            jobs.add_metric((phase.value,), phases[phase])
 
 
-def _reconciler(hub: HubContext | None) -> Families:
-    now = time.monotonic()
-    passed = None if hub is None else hub.reconciler.passed
+def _reconciler(scrape: Scrape, hub: HubContext | None) -> None:
+    now, reconciler = time.monotonic(), hub.reconciler if hub is not None else None
+    passed = reconciler.passed if reconciler is not None else None
     about = "Time since all sessions were last compared with Slurm's answer"
-    yield _gauge("carme_reconciler_age_seconds", about, None if passed is None else now - passed)
-    orphans = hub.reconciler.orphans if hub is not None else {}
-    count = None if hub is None else len(orphans)
-    yield _gauge("carme_orphaned_jobs", "Jobs of sessions that have ended, which run nevertheless", count)
-    oldest = None if hub is None else max((now - since for since in orphans.values()), default=0.0)
-    yield _gauge("carme_orphaned_jobs_oldest_seconds", "How long the oldest of them has been seen", oldest)
+    scrape.value("reconciler_age_seconds", about, None if passed is None else now - passed)
+    orphans = reconciler.orphans if reconciler is not None else None
+    about = "Jobs that run although their session has ended"
+    scrape.value("orphaned_jobs", about, None if orphans is None else len(orphans))
+    oldest = None if orphans is None else max((now - since for since in orphans.values()), default=0.0)
+    scrape.value("orphaned_jobs_oldest_seconds", "How long the oldest of them has been seen", oldest)
     administration = hub.administration if hub is not None else None
     stops = None if administration is None else len(administration.stops())
-    yield _gauge("carme_starts_stopped", "Rules of administrators that stop new starts", stops)
-
-
-def _ready(readiness: Readiness | None) -> Families:
-    family = GaugeMetricFamily("carme_ready", "1 if a part of the hub answered when last asked, else 0", labels=("part",))
-    for part, said in readiness.last.items() if readiness is not None else ():
-        family.add_metric((part,), float(not said))
-    yield family
+    scrape.value("starts_stopped", "Rules of administrators by which nothing new starts", stops)
