@@ -44,7 +44,7 @@ def log_fields() -> Mapping[str, str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, the fields, and ``traceback`` of an error."""
+    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, the fields, an error's ``traceback``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as JSON."""

@@ -1,8 +1,8 @@
 """The metrics that the hub's own process counts, beside JupyterHub's, in its registry: ``/hub/metrics`` has them.
 
 Names are here alone; whoever does the work counts. ``spawners.monitoring.collector`` adds what is read at each scrape,
-``spawners.hub.refusal_metrics`` the refusals of admission, and each service has metrics of its own. No label has a user,
-a session or a job in it. docs/reference/metrics.md has the promise and the alert of each.
+``spawners.hub.refusal_metrics`` the refusals of admission, and each service has metrics of its own. No label has a
+user, a session or a job in it. docs/reference/metrics.md has the promise and the alert of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ START_PHASE = Histogram(
     "carme_start_phase_seconds", "Time that starts of servers spent in each phase", ("phase",), buckets=_SECONDS
 )
 STARTS = Counter("carme_starts", "Starts of servers that are over, by how they ended and why", ("outcome", "reason"))
-SESSIONS_ENDED = Counter("carme_sessions_ended", "Sessions with a server that had started and ended, by why", ("cause",))
+SESSIONS_ENDED = Counter(
+    "carme_sessions_ended", "Sessions with a server that had started and ended, by why", ("cause",)
+)
 CALLBACKS_REFUSED = Counter("carme_callbacks_refused", "Callbacks of jobs that the hub refused")
 WRONG_CERTIFICATES = Counter(
     "carme_wrong_certificates", "Programs that answered on a session's port with another certificate than its own"

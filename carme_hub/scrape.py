@@ -1,7 +1,7 @@
 """Metrics that are computed at one scrape, in Prometheus' text format. The services write theirs so.
 
-A metric without a value is named nevertheless: what asks for it can be checked before there is a value, and a value that
-is not known is absent, and never 0.
+A metric without a value is named nevertheless, so that what asks for it can be checked before there is a value. A value
+that is not known is absent, and never 0.
 """
 
 from __future__ import annotations

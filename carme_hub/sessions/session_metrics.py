@@ -1,7 +1,8 @@
 """Counts the phases of starts, and why sessions ended, from the changes of their rows.
 
-``SessionMetrics.changed`` is a listener of the registry. The queue and the container's start are told apart by the job's
-start in Slurm's last answer, which has whole seconds. Companions and batch jobs have no server, and are not counted.
+``SessionMetrics.changed`` is a listener of the registry. The queue and the container's start are told apart by the
+job's start in Slurm's last answer, which has whole seconds. Companions and batch jobs have no server, and are not
+counted.
 """
 
 from __future__ import annotations

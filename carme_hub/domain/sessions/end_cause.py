@@ -1,7 +1,7 @@
 """Why a session ended, as one of few words, by its row. Pure.
 
-The row has a sentence for the user; each sentence that one of our tables makes has its cause here. A sentence of another
-origin after a server had started is ``UNKNOWN``, and counts as lost: a new way to lose sessions must not go unseen.
+The row has a sentence for the user; each sentence that one of our tables makes has its cause here. Any other sentence
+is ``UNKNOWN``, which counts as lost where the server had started: a new way to lose sessions must not go unseen.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class _Use:
     power: list[float] = field(default_factory=list)
 
 
-def text(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[Minute, ...]]]) -> str:
-    """Return the metrics in Prometheus' text format.
+def metrics(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[Minute, ...]]]) -> Scrape:
+    """Return the metrics of this moment.
 
     Args:
         sessions: open ones with a job. minutes: of the last few minutes, by session and node.
@@ -60,7 +60,7 @@ def text(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[M
             utilisation.add_metric(labels, sum(use.utilisation) / len(use.utilisation))
         memory.add_metric(labels, sum(use.memory))
         power.add_metric(labels, sum(use.power))
-    return scrape.text()
+    return scrape
 
 
 def _add(use: _Use, gpu: GpuMinute) -> None:

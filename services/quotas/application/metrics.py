@@ -10,8 +10,8 @@ from carme_hub.store.ledger.report import by_account_and_kind, first_unsettled, 
 from carme_hub.store.ledger.writes import LedgerReads
 
 
-def text(reads: LedgerReads, now: float) -> str:
-    """Return the metrics in Prometheus' text format."""
+def metrics(reads: LedgerReads, now: float) -> Scrape:
+    """Return the metrics of this moment."""
     scrape = Scrape("carme_quotas_")
     about = "Sum of the ledger's entries, signed, GPU-seconds × price"
     amounts = scrape.gauge("gpu_seconds", about, ("account", "kind"))
@@ -33,4 +33,4 @@ def text(reads: LedgerReads, now: float) -> str:
     scrape.value("reconcile_difference_gpu_seconds", "Slurm's GPU-seconds less the ledger's", difference)
     age = None if compared is None else max(0.0, now - compared.at)
     scrape.value("reconciled_age_seconds", "Time since ledger and Slurm were compared", age)
-    return scrape.text()
+    return scrape

@@ -14,8 +14,8 @@ from carme_hub.store.threads import in_store_thread
 _COUNTED = HOLDING | {State.DRAFT}
 
 
-async def text(service: Any) -> str:
-    """Return the metrics in Prometheus' text format."""
+async def metrics(service: Any) -> Scrape:
+    """Return the metrics of this moment."""
     calendar, health, nodes = service.calendar, service.health, service.slurm_view.nodes
 
     def read() -> tuple[Sequence[Reservation], int]:
@@ -40,4 +40,4 @@ async def text(service: Any) -> str:
     refusals = scrape.counter("refusals", "Requests that were refused", ("reason",))
     for reason, count in health.refusals.items():
         refusals.add_metric((reason,), count)
-    return scrape.text()
+    return scrape

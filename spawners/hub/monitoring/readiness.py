@@ -1,7 +1,7 @@
 """Whether the hub is ready: its databases, Slurm and the proxy answer. ``GET /hub/ready`` for load balancers.
 
-Nobody logs in for it, so it gives away no name, address or error text, changes nothing, and costs little: all callers of
-two seconds share one check, and a part that does not answer is not asked again while the last question is open.
+Nobody logs in for it, so it gives away no name, address or error text, changes nothing, and costs little: all callers
+of two seconds share one check, and a part that does not answer is not asked again while the last question is open.
 ``/hub/health``, JupyterHub's own, says only that the process answers.
 """
 

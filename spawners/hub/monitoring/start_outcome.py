@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jupyterhub.spawner import SpawnException
@@ -13,7 +13,7 @@ from carme_hub.errors import Refused
 from carme_hub.logs import about
 
 
-def observed_start(start: Callable[[Any], Awaitable[str]]) -> Callable[[Any], Awaitable[str]]:
+def observed_start(start: Callable[[Any], Coroutine[Any, Any, str]]) -> Callable[[Any], Coroutine[Any, Any, str]]:
     """Return a spawner's ``start`` that is counted; a start that was cancelled, as by its user, is not."""
 
     @functools.wraps(start)

@@ -51,10 +51,20 @@ def installed(file: str) -> str:
 
 
 def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> None:
-    listed = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    every = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    listed = {(target, file) for target, file in every if not file.startswith("deploy/")}
     files = {str(file.relative_to(ROOT)) for file in (ROOT / "share").rglob("*") if file.is_file()}
     there = {(str(Path(installed(file)).parent), file) for file in files if "__pycache__" not in file}
     assert listed == there
+
+
+def test_every_file_for_monitoring_is_listed(setup_cfg: configparser.ConfigParser) -> None:
+    targets = {file: target for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    files = [file for file in (ROOT / "deploy/monitoring").rglob("*") if file.is_file() and file.suffix != ".py"]
+    there = {str(file.relative_to(ROOT)): file for file in files if "__pycache__" not in file.parts}
+    assert {file for file in targets if file.startswith("deploy/monitoring/")} == set(there)
+    for file in there:
+        assert targets[file] == f"share/carme_hub/{Path(file).parent}"
 
 
 def test_every_extra_says_what_it_brings(setup_cfg: configparser.ConfigParser) -> None:
