@@ -28,14 +28,15 @@ def session(id: str, state: SessionState, ago: float = 10.0, **more: Any) -> Ses
     return Session(id, "lab", "alice", "", more.pop("request", REQUEST), state, time.time() - ago, **more)
 
 
-SESSIONS = [
-    session("s1", SessionState.INTENDED, 300.0),
-    session("s2", SessionState.SUBMITTED, 20.0, job_id=2),
-    session("s3", SessionState.RUNNING, 5000.0, job_id=3),
-    session("s4", SessionState.RUNNING, 5000.0, job_id=4, cancel_wanted=time.time() - 90),
-    session("c1", SessionState.SUBMITTED, 900.0, job_id=5, parent="s3"),
-    session("b1", SessionState.RUNNING, job_id=6, parent="s3", request=Request("gpu", "base", batch=True)),
-]
+def sessions() -> list[Session]:
+    return [
+        session("s1", SessionState.INTENDED, 300.0),
+        session("s2", SessionState.SUBMITTED, 20.0, job_id=2),
+        session("s3", SessionState.RUNNING, 5000.0, job_id=3),
+        session("s4", SessionState.RUNNING, 5000.0, job_id=4, cancel_wanted=time.time() - 90),
+        session("c1", SessionState.SUBMITTED, 900.0, job_id=5, parent="s3"),
+        session("b1", SessionState.RUNNING, job_id=6, parent="s3", request=Request("gpu", "base", batch=True)),
+    ]
 
 
 class HubAsSet:
@@ -48,7 +49,7 @@ class HubAsSet:
         health = Health(True, now)
         queries = Counter({"snapshot": 7, "failed": 1})
         self.watcher = SimpleNamespace(health=health, latest=Snapshot(now - 5, now, jobs), queries=queries)
-        self.registry = SimpleNamespace(open_sessions=lambda: SESSIONS)
+        self.registry = SimpleNamespace(open_sessions=sessions)
         self.reconciler = SimpleNamespace(verdict=self.verdict, passed=now - 3, orphans={8: now - 130})
         self.administration = SimpleNamespace(stops=lambda: [1, 2])
 
