@@ -43,6 +43,7 @@ class CarmeHubApp(Application):
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
         "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates of distributed trainings"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
+        "slo": ("carme_hub.cli.slo.SloApp", "Show what became of the starts and sessions of a month"),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
     }
 
