@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import carme_hub
 from carme_hub.sandbox import disk_usage
@@ -19,7 +20,7 @@ facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 c.CarmeActivity.port = facts["ports"]["activity"]
-switches = {
+switches: dict[str, Any] = {
     "quotas": True,
     "reservations": True,
     "activity": True,

@@ -11,7 +11,11 @@ DONE, NOT_KNOWN = "done", ""
 #: Names of acts, in the audit log and in REST.
 STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW = "stop-session", "message", "announce", "withdraw"
 DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS = "drain-node", "resume-node", "stop-starts", "allow-starts"
-ACTIONS = (STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS)
+UPDATE_INCIDENT, END_INCIDENT = "update-incident", "end-incident"
+ACTIONS = (
+    *(STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, UPDATE_INCIDENT, END_INCIDENT),
+    *(DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS),
+)
 
 
 @dataclass(frozen=True, slots=True)

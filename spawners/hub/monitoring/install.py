@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from carme_hub.logs import identify_requests
 from carme_hub.spawners.hub.monitoring.collector import HubCollector
 from carme_hub.spawners.hub.monitoring.readiness import SETTING, Readiness, ReadyHandler, parts_of
+from carme_hub.spawners.hub.monitoring.status import SERVICES, services_of
 from carme_hub.spawners.hub.shared import started_hub
 
 #: Seconds between two checks of what is ready, besides those that are asked for.
@@ -30,6 +31,7 @@ def watch(app: Any) -> Readiness:
     _watched[:] = [readiness]
     web = app.tornado_application
     web.settings[SETTING] = readiness
+    web.settings[SERVICES] = Readiness(services_of(app))
     web.add_handlers(".*", [(f"{url_path_join(app.hub_prefix, 'ready')}/?$", ReadyHandler)])
     identify_requests(web)
     return readiness
