@@ -35,7 +35,7 @@ def about(**fields: object) -> Iterator[None]:
     try:
         yield
     finally:
-        _fields.set(before)  # not by a token: a start is driven from several contexts (spawners/hub/start_queue.py)
+        _fields.set(before)  # not by a token, which can be used in the same context only
 
 
 def log_fields() -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Counts the phases of starts, and why sessions ended, from the changes of their rows.
+"""Counts and traces the phases of starts, and counts why sessions ended, from the changes of their rows.
 
 ``SessionMetrics.changed`` is a listener of the registry. The queue and the container's start are told apart by the
 job's start in Slurm's last answer, which has whole seconds. Companions and batch jobs have no server, and are not
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from carme_hub import metrics
+from carme_hub import metrics, traces
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.sessions.end_cause import end_cause
 from carme_hub.domain.sessions.session import Session, SessionState
@@ -37,7 +37,7 @@ class SessionMetrics:
         if session.state is SessionState.INTENDED and not session.is_ending:
             self._intended.setdefault(session.id, now)
         elif session.state is SessionState.SUBMITTED and (began := self._intended.pop(session.id, 0.0)):
-            metrics.START_PHASE.labels("submission").observe(now - began)
+            _note("submission", session, began, now)
             self._accepted[session.id] = now
         elif session.state is SessionState.RUNNING and session.id not in self._started:
             self._started.add(session.id)
@@ -52,8 +52,8 @@ class SessionMetrics:
         began = self._job_start(session)
         if accepted and began:
             began = min(max(began, accepted), session.started)
-            metrics.START_PHASE.labels("queue").observe(began - accepted)
-            metrics.START_PHASE.labels("container").observe(session.started - began)
+            _note("queue", session, accepted, began)
+            _note("container", session, began, session.started)
 
     def _job_start(self, session: Session) -> float:
         """Return when the session's job started, 0.0 if Slurm has not said it."""
@@ -65,3 +65,8 @@ class SessionMetrics:
         self._intended.pop(id, None)
         self._accepted.pop(id, None)
         self._started.discard(id)
+
+
+def _note(phase: str, session: Session, began: float, ended: float) -> None:
+    metrics.START_PHASE.labels(phase).observe(ended - began)
+    traces.phase(session.id, phase, began, ended)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
@@ -20,7 +21,7 @@ from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
-from carme_hub import metrics
+from carme_hub import metrics, traces
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.activity.idle_watch import IdleWatch
 from carme_hub.activity.settings import CarmeActivity
@@ -169,8 +170,11 @@ class HubContext:
         Raises:
             Refused: a rule does not allow it, its booking is over, or an administrator has stopped new starts.
         """
+        began = time.time()
         with metrics.START_PHASE.labels("admission").time():
-            return await self._admit(user, session, request, say, instead_of)
+            admitted = await self._admit(user, session, request, say, instead_of)
+        traces.phase(session, "admission", began, time.time())
+        return admitted
 
     async def _admit(
         self, user: Any, session: str, request: Request, say: Callable[[int, str], None], instead_of: str

@@ -12,7 +12,7 @@ from typing import Any
 from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import make_ssl_context, url_path_join
 
-from carme_hub import metrics
+from carme_hub import metrics, traces
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, mark_sentence
 from carme_hub.domain.sessions.session import Session, SessionState
@@ -102,7 +102,9 @@ class ServerReadiness:
         finally:
             waiting.discard(session.id)
         if starting:
-            metrics.START_PHASE.labels("server").observe(max(0.0, time.time() - session.started))
+            now = time.time()
+            metrics.START_PHASE.labels("server").observe(max(0.0, now - session.started))
+            traces.phase(session.id, "server", session.started, now)
 
     async def _with_end_reason(self, session: Session) -> Session | None:
         """Return a session whose server has ended, after waiting for Slurm's reason if a signal ended it."""

@@ -11,6 +11,7 @@ from typing import Any
 from jupyterhub.utils import url_path_join
 from prometheus_client import REGISTRY
 
+from carme_hub import traces
 from carme_hub.logs import identify_requests
 from carme_hub.spawners.hub.monitoring.collector import HubCollector
 from carme_hub.spawners.hub.monitoring.readiness import SETTING, Readiness, ReadyHandler, parts_of
@@ -34,6 +35,7 @@ def watch(app: Any) -> Readiness:
     web.settings[SERVICES] = Readiness(services_of(app))
     web.add_handlers(".*", [(f"{url_path_join(app.hub_prefix, 'ready')}/?$", ReadyHandler)])
     identify_requests(web)
+    traces.set_up()
     return readiness
 
 

@@ -1,4 +1,4 @@
-"""Counts how starts end and why, and names session and user in what is logged meanwhile."""
+"""Counts how starts end and why, traces them, and names session and user in what is logged meanwhile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jupyterhub.spawner import SpawnException
 from carme_hub import metrics
 from carme_hub.errors import Refused
 from carme_hub.logs import about
+from carme_hub.traces import traced_start
 
 
 def observed_start(start: Callable[[Any], Coroutine[Any, Any, str]]) -> Callable[[Any], Coroutine[Any, Any, str]]:
@@ -18,7 +19,8 @@ def observed_start(start: Callable[[Any], Coroutine[Any, Any, str]]) -> Callable
 
     @functools.wraps(start)
     async def observed(spawner: Any) -> str:
-        with about(user=spawner.user.name, session=spawner.get_state().get("session", "")):
+        session = spawner.get_state().get("session", "")
+        with about(user=spawner.user.name, session=session), traced_start(session):
             try:
                 url = await start(spawner)
             except SpawnException as error:

@@ -88,11 +88,15 @@ def test_the_extension_of_jupyterlab_has_our_version() -> None:
 
 def test_every_package_that_the_hub_imports_is_asked_for(setup_cfg: configparser.ConfigParser) -> None:
     asked = _names(setup_cfg["options"]["install_requires"])
-    for extra in ("docker", "pyslurm"):
+    for extra in ("docker", "pyslurm", "traces"):
         asked |= _names(setup_cfg["options.extras_require"][extra])
     modules = {name.replace("-", "_") for name in asked} - {"python_dateutil", "pyyaml"} | {"dateutil", "yaml"}
     # Of dockerspawner, and of the server in a user's container, where the apps' extension runs.
-    modules |= {"docker", "requests", "jupyter_server", "jupyter_core"} | sys.stdlib_module_names | {"carme_hub"}
+    modules |= (
+        {"opentelemetry", "docker", "requests", "jupyter_server", "jupyter_core"}
+        | sys.stdlib_module_names
+        | {"carme_hub"}
+    )
     imported = {
         (name.partition(".")[0], str(file.relative_to(ROOT)))
         for base in ("carme_hub", *LINKED)
