@@ -98,6 +98,10 @@ def test_nobody_logs_in_to_ask_whether_the_hub_is_ready(watched: Hub) -> None:
 
 def test_while_slurmctld_is_frozen_the_hub_is_not_ready_and_sessions_go_on(watched: Hub) -> None:
     kernel = watched.new_kernel("alice")
+    bob = watched.login("bob")
+    status = bob.get("/hub/carme/status").body
+    assert status.count(">works<") == 5, "hub, starts, Slurm, calendar, accounting"
+    assert watched.request("GET", "/hub/carme/status").status == 302
     with daemon_frozen(watched.cluster, "slurmctld"):
         wait_for(lambda: ready(watched).status == 503, 60, "the hub to say that it is not ready")
         parts = ready(watched).body["parts"]
@@ -111,6 +115,9 @@ def test_while_slurmctld_is_frozen_the_hub_is_not_ready_and_sessions_go_on(watch
             slowest = max(slowest, time.monotonic() - asked)
         assert slowest < 3.5, f"who asks waits for Slurm: {slowest:.1f} s"
         assert watched.run_cell("alice", kernel, "print('kept')").strip() == "kept"
+        status = bob.get("/hub/carme/status").body
+        assert "Slurm does not answer. What runs goes on" in status
+        assert "New starts wait until Slurm answers." in status
         text = scraped(watched)
         assert value(text, "carme_slurm_answers") == 0
         assert value(text, "carme_slurm_silent_seconds") > 0
