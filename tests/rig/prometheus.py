@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 from functools import lru_cache
@@ -19,6 +20,7 @@ def prometheus_tools() -> dict[str, str]:
     if len(found) == len(names) or not NIGHTLY:
         return found if len(found) == len(names) else {}
     folder = Path(mkdtemp(prefix="carme-prometheus-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, check=True, capture_output=True, timeout=300)
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg", "-x", package, folder], check=True, timeout=300)
