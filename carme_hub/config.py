@@ -21,6 +21,7 @@ from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.administration import scopes as console
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
+from carme_hub.logs import write_json
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal_options
 
@@ -202,6 +203,7 @@ def configure(
     quotas: bool = False,
     reservations: bool = False,
     activity: bool = False,
+    json_logs: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
     """Merge a safe site into ``c``.
@@ -215,6 +217,7 @@ def configure(
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
             no ledger; where there is one, it pays for bookings.
         activity: measure what jobs use, and run the service that keeps it.
+        json_logs: write the logs of the hub and its services as JSON, one object a line.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
 
@@ -226,8 +229,7 @@ def configure(
     for section, values in settings.items():
         if not isinstance(values, Mapping):
             raise ConfigError(f"configure: {section} must be a mapping of settings, such as {section}={{…}}")
-        for name, value in values.items():
-            c[section][name] = value
+        c[section].update(values)
 
     hub = {
         "spawner_class": "carme-slurm" if slurm else "carme-docker",
@@ -259,9 +261,11 @@ def configure(
     _refuse_open_secrets(Path(state_folder))
     _proxy_token(c, Path(state_folder))
 
+    if json_logs:
+        write_json(c)
     if slurm:
-        c.JupyterHub.custom_scopes = {**deepcopy(JOB_SCOPES), **c.JupyterHub.get("custom_scopes", {})}
-        _let_users(c, "custom:carme:jobs")
+        _let_scopes_exist(c, {**JOB_SCOPES, **console.SCOPES})
+        _let_users(c, "custom:carme:jobs", console.ACCOUNTS_READ)
     if reservations and not slurm:
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if activity and not slurm:
@@ -275,9 +279,6 @@ def configure(
         _add_reservations(c, config_file)
     if activity:
         _add_activity(c, config_file)
-    if slurm:
-        _let_scopes_exist(c, console.SCOPES)
-        _let_users(c, console.ACCOUNTS_READ)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])

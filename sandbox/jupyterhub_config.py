@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import carme_hub
 from carme_hub.sandbox import disk_usage
@@ -19,10 +20,17 @@ facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 c.CarmeActivity.port = facts["ports"]["activity"]
-carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True, activity=True)
+switches: dict[str, Any] = {
+    "quotas": True,
+    "reservations": True,
+    "activity": True,
+    "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
+}
+carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
         "CARME_SANDBOX_HUB",
+        "CARME_SANDBOX_JSON_LOGS",
         "CARME_SANDBOX_KEEP",
         "CARME_SANDBOX_LOOK",
         "CARME_SANDBOX_NO_SHOW",
@@ -143,3 +151,13 @@ if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
             "services": ["sandbox-check"],
         },
     ]
+
+# -- Prometheus, where a test brings one: as in docs/howto/watch.md ---------------------------------------------------
+if "CARME_SANDBOX_PROMETHEUS_TOKEN" in os.environ:
+    token = os.environ["CARME_SANDBOX_PROMETHEUS_TOKEN"]
+    services = ("quotas", "reservations", "activity")
+    scopes = ["read:metrics", *(f"access:services!service={name}" for name in services)]
+    scopes += [f"custom:carme:{name}" for name in ("quota:read:group", "reservation:read:all", "activity:read:all")]
+    c.JupyterHub.services = [*c.JupyterHub.services, {"name": "prometheus", "api_token": token}]
+    role = {"name": "prometheus", "scopes": scopes, "services": ["prometheus"]}
+    c.JupyterHub.load_roles = [*c.JupyterHub.load_roles, role]

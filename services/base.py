@@ -29,6 +29,7 @@ from traitlets.config import Application
 
 from carme_hub.errors import CarmeError, ConfigError
 from carme_hub.garbage import ShortCollections
+from carme_hub.logs import identify_requests
 from carme_hub.paths import share_folder
 from carme_hub.services import parent_process
 
@@ -153,7 +154,7 @@ class CarmeService(Application):
         """Return the tornado application."""
         own = [(self.prefix + path.lstrip("/"), *rest) for path, *rest in self.handlers()]
         static = {"path": str(share_folder() / "static")}
-        return WebApplication(
+        application = WebApplication(
             [
                 *own,
                 (self.prefix + "oauth_callback", HubOAuthCallbackHandler),
@@ -165,6 +166,8 @@ class CarmeService(Application):
             autoreload=False,
             default_handler_class=self.not_found_class(),
         )
+        identify_requests(application)
+        return application
 
     def not_found_class(self) -> Any:
         """Return the handler of paths that do not exist."""

@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
+from carme_hub.logs import REQUEST_ID, log_fields
+
 
 async def ask_hub(
     path: str, query: Mapping[str, object], *, accept: str = "application/json", timeout: float = 20.0
@@ -19,6 +21,8 @@ async def ask_hub(
     """Return the hub's JSON answer to a GET; raise for an error status and when the hub does not answer."""
     url = f"{url_path_join(os.environ['JUPYTERHUB_API_URL'], path)}?{urlencode(query)}"
     headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", "Accept": accept}
+    if "request" in log_fields():
+        headers[REQUEST_ID] = log_fields()["request"]
     request = HTTPRequest(
         url, headers=headers, ssl_options=_client_tls(), connect_timeout=timeout, request_timeout=timeout
     )

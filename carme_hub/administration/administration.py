@@ -19,15 +19,18 @@ from typing import Any
 
 from carme_hub.domain.administration import acts
 from carme_hub.domain.administration.acts import Act, Actor
-from carme_hub.domain.administration.messages import USUAL_SECONDS, Kind, Message, check_period
+from carme_hub.domain.administration.messages import USUAL_SECONDS, Incident, Kind, Message, Update, check_period
 from carme_hub.domain.administration.start_stops import StartsStopped, StartStop, sentence, stop_for
-from carme_hub.domain.administration.texts import BadAct, checked_reason, checked_text
+from carme_hub.domain.administration.texts import MOST_REASON, BadAct, checked_reason, checked_text
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused, StoreError
 from carme_hub.store.administration.store import AdministrationStore
 from carme_hub.store.threads import in_store_thread
 
 log = logging.getLogger(__name__)
+
+#: Seconds for which incidents are shown after their end, and how many at most.
+HISTORY_SECONDS, MOST_INCIDENTS = 30 * 86_400.0, 100
 
 
 class Unknown(Refused):
@@ -166,6 +169,31 @@ class Administration:
         self._note(message, ())
         self._report(act)
         return message
+
+    async def update_incident(self, by: Actor, id: str, text: str, *, over: bool) -> Message:
+        """Add to an incident that goes on, for users to read; the text is the reason in the audit log, too.
+
+        Args:
+            over: it has ended with this.
+
+        Raises:
+            BadAct: the text cannot be used. Unknown: there is no such incident. StoreError: nothing was added.
+        """
+        now, text = self._clock(), checked_text(text)
+        known = self._messages.get(id)
+        if known is None or known.kind is not Kind.INCIDENT or not known.is_shown(now):
+            raise Unknown("There is no such incident, or it is over already.")
+        action = acts.END_INCIDENT if over else acts.UPDATE_INCIDENT
+        act = Act(now, by, action, known.target, " ".join(text.split())[:MOST_REASON], {"message": id}, acts.DONE)
+        await in_store_thread(self.store.add_update, id, Update(now, by.name, text), now if over else None, act)
+        if over:
+            self._messages.pop(id, None)
+        self._report(act)
+        return replace(known, ends=now if over else known.ends)
+
+    async def incidents(self) -> list[Incident]:
+        """Return the incidents of the last days, and those that go on, the newest first."""
+        return await in_store_thread(self.store.incidents, self._clock() - HISTORY_SECONDS, MOST_INCIDENTS)
 
     async def withdraw(self, by: Actor, id: str, reason: str) -> Message:
         """Take back a message from those who have not seen it, or an announcement.

@@ -12,6 +12,8 @@ from typing import Any
 from jupyterhub.orm import new_token
 from tornado.ioloop import PeriodicCallback
 
+from carme_hub import metrics
+
 from .account_status import AccountStatus
 
 #: Checks in a row in which a name must be missing before that counts.
@@ -80,6 +82,8 @@ class Revoker:
             await self._end(app, user)
             self._missing.pop(user.name, None)
             ended.append(user.name)
+            metrics.ACCOUNTS_ENDED.inc()
+        metrics.ACCOUNTS_CHECKED.set_to_current_time()
         return ended
 
     async def _end(self, app: Any, user: Any) -> None:

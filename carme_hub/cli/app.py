@@ -54,6 +54,7 @@ class CarmeHubApp(Application):
             "carme_hub.cli.convert.command.ConvertApp",
             "Convert a configuration of batchspawner, jupyterhub_moss, ProfilesSpawner or Open OnDemand",
         ),
+        "slo": ("carme_hub.cli.slo.SloApp", "Show what became of the starts and sessions of a month"),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
         "support-bundle": (
             "carme_hub.cli.support.command.SupportBundleApp",

@@ -13,17 +13,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from carme_hub.domain.cluster.end_mark import EndMark, end_mark
+from carme_hub.domain.cluster.end_mark import end_mark
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
-from carme_hub.domain.cluster.reasons import end_sentence, mark_sentence
+from carme_hub.domain.sessions.end_cause import REQUEUED
 from carme_hub.domain.sessions.liveness import Accounting, Liveness, LivenessTimeouts, Verdict, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmError
+from carme_hub.logs import about
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
 from .continuations import Continuations, continues
+from .end_reason import end_reason
 from .observations import BATCH_SIZE, Observations, SessionObservation, observation_of
 from .registry import SessionRegistry
 
@@ -34,7 +36,6 @@ MAX_COMMANDS = 4
 #: Seconds after the end of its server in which a job must end by itself.
 JOB_END_TIMEOUT = 30.0
 JOB_OUTLIVED_SERVER = "The server ended. Its job was still running, and was cancelled."
-REQUEUED = "Slurm requeued the job and started it again; everything that ran in it has ended."
 WITH_ITS_SESSION = "Given back: its session has ended."
 
 
@@ -74,6 +75,10 @@ class SessionReconciler:
         self._observations = Observations()
         self._submitting: set[str] = set()
         self._foreign: set[tuple[str, str]] = set()
+        #: Jobs of ours whose session has ended, and since when they are seen (monotonic).
+        self.orphans: dict[int, float] = {}
+        #: When all sessions were last judged (monotonic), None = not yet.
+        self.passed: float | None = None
         self._commands: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._command_slots = asyncio.Semaphore(MAX_COMMANDS)
         self._due = asyncio.Event()
@@ -158,7 +163,8 @@ class SessionReconciler:
                     self._watcher.done_fast(id)
                     continue
                 try:
-                    await self._reconcile(session, observation)
+                    with about(session=session.id, user=session.user, job=session.job_id):
+                        await self._reconcile(session, observation)
                 except Exception:  # noqa: BLE001
                     # A session that cannot be written must not prevent the judgement of the others.
                     self._log.exception("Session %s of %s cannot be judged now", session.id, session.user)
@@ -168,6 +174,7 @@ class SessionReconciler:
         for settled in self._watcher.wanted - opened:
             self._watcher.done_fast(settled)
         await self._cancel_orphans()
+        self.passed = self._clock()
 
     def _run_command(self, what: str, id: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a Slurm command in a task of its own, one of each kind per session: Slurm may be slow."""
@@ -351,6 +358,7 @@ class SessionReconciler:
         if snapshot is None:
             return
         self._foreign &= {(job.name, job.user) for job in snapshot.ours}
+        seen: dict[int, float] = {}
         for job in snapshot.ours:
             if job.phase in (Phase.TERMINAL, Phase.ENDING):
                 continue
@@ -361,34 +369,15 @@ class SessionReconciler:
             if session is None or session.cluster != self._registry.cluster or session.user != job.user:
                 self._foreign.add((job.name, job.user))
             elif session.state is SessionState.ENDED and session.ended < snapshot_time(snapshot):
+                seen[job.id] = self.orphans.get(job.id, self._clock())
                 self._log.error("Job %s of %s runs although its session %s has ended", job.id, job.user, id)
                 self._cancel_job(job)
+        self.orphans = seen
 
 
 def snapshot_time(snapshot: Snapshot) -> float:
     """Return the wall-clock time of a snapshot's query; its own times are monotonic."""
     return time.time() - (time.monotonic() - snapshot.asked)
-
-
-def end_reason(session: Session, verdict: Verdict, mark: EndMark | None = None, *, no_end: bool = False) -> str:
-    """Return one sentence for the user: how the session ended. ``no_end``: accounting has no end of the job."""
-    record, job, folder = verdict.record, verdict.job, session.request.working_folder
-    if record is not None and record.phase is Phase.TERMINAL:
-        return end_sentence(record.state, _exit_code(session, record.exit_code), folder=folder)
-    if job is not None and job.phase is Phase.TERMINAL:
-        return end_sentence(job.state, _exit_code(session, job.exit_code), folder=folder)
-    # Without an end in accounting, the node or the hub ended the job, and not the server.
-    if mark is not None and not (mark.ended_by_others and no_end):
-        return mark_sentence(mark, folder)
-    if session.state is SessionState.INTENDED:
-        return "The session was not started: the hub was interrupted before Slurm accepted its job. Start it again."
-    return "Slurm lost the session's job when its controller crashed. Start the session again."
-
-
-def _exit_code(session: Session, said: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return exit status and signal: sacct subtracts 128 from larger statuses, so it shows a signal as a status."""
-    told = EndMark(session.server_exit, session.job_id)
-    return (told.status, told.signal) if session.server_ended and told.signal else said
 
 
 def _known(session: Session, job: Job) -> bool:

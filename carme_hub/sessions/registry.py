@@ -73,6 +73,10 @@ class SessionRegistry:
         for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - LAST_END_KEPT):
             self._ends[session.user, session.server_name] = session
 
+    async def ping(self) -> None:
+        """Ask the database for nothing; raise ``StoreError`` if it does not answer."""
+        await in_store_thread(self._store.ping)
+
     def last_end(self, user: str, server_name: str) -> Session | None:
         """Return the last ended session of a server, for pages; None if that is long ago or there was none."""
         session = self._ends.get((user, server_name))

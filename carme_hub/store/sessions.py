@@ -27,6 +27,10 @@ class SessionStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    def ping(self) -> None:
+        """Ask the database for nothing; an error means that it does not answer."""
+        self._read(select(table).where(table.c.id == ""))
+
     def add(self, session: Session) -> None:
         """Insert a new row; it is committed on return."""
         self._run(insert(table).values(**_to_row(session)))

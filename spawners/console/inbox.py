@@ -16,7 +16,7 @@ from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.maintenance.affected_sessions import notice_period
 
-_KINDS = {"warning": "maintenance", "info": "announcement"}
+_KINDS = {"warning": "maintenance", "info": "announcement", "danger": "incident"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ def _of_calendar(one: Reservation, now: float) -> Shown:
 def _announced(one: Message, now: float) -> tuple[str, str]:
     if one.kind is MessageKind.MAINTENANCE:
         return "warning", f"Maintenance {clock(one.begins, now)} to {clock(one.ends, now)}"
+    if one.kind is MessageKind.INCIDENT:
+        return "danger", f"Incident since {clock(one.begins, now)}"
     return "info", "Announcement"
 
 

@@ -238,12 +238,12 @@ def failure(message: str, reason: str, *, html: str = "", status: int = 400) -> 
     return exception
 
 
-def ended_early(why: str, tail: str, status: int = 500) -> SpawnException:
+def ended_early(why: str, tail: str, status: int = 500, reason: str = "session-ended") -> SpawnException:
     """Return the exception for a session that ended before its server answered, with the end of its log."""
     shown = f"<p>{escape(why)}</p>"
     if tail:
         shown += f'<p>The end of its log:</p><pre class="text-start">{escape(tail)}</pre>'
-    return failure(why, "session-ended", html=shown, status=status)
+    return failure(why, reason, html=shown, status=status)
 
 
 def check_folder(folder: str, places: Sequence[str]) -> None:

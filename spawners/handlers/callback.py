@@ -15,6 +15,7 @@ from collections.abc import Callable
 from jupyterhub.apihandlers.base import APIHandler
 from tornado import web
 
+from carme_hub import metrics
 from carme_hub.address import client_address
 from carme_hub.crash import crash_point
 from carme_hub.domain.cluster.jobs import Phase
@@ -66,6 +67,7 @@ class PortHandler(NonceHandler):
             node = await allocated_node(hub, session, address)
             await hub.registry.prove(id, nonce, port, node)
         except CallbackRefused as error:
+            metrics.CALLBACKS_REFUSED.inc()
             hub.log.warning("Callback of session %s from %s refused: %s", id, address, error)
             raise web.HTTPError(403, error.message) from error
         except (SlurmError, StoreError) as error:
@@ -86,6 +88,7 @@ class EndedHandler(NonceHandler):
         try:
             session = await hub.registry.server_ended(id, nonce, status)
         except CallbackRefused as error:
+            metrics.CALLBACKS_REFUSED.inc()
             hub.log.warning("The report that the server of session %s has ended is refused: %s", id, error)
             raise web.HTTPError(403, error.message) from error
         except StoreError as error:

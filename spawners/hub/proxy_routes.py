@@ -19,6 +19,8 @@ from typing import Any
 import aiohttp
 from jupyterhub.proxy import ConfigurableHTTPProxy
 
+from carme_hub import metrics
+
 POLL_INTERVAL = 5.0
 
 
@@ -44,9 +46,11 @@ async def keep_routes(app: Any, every: float = POLL_INTERVAL) -> None:
         await asyncio.sleep(every)
         try:
             routes = await app.proxy.get_all_routes()
+            metrics.PROXY_ANSWERED.set_to_current_time()
             if app.hub.routespec not in routes:
                 app.log.warning("The proxy has no route of this hub; all routes are set again")
                 await app.proxy.check_routes(app.users, app._service_map, routes)
+                metrics.ROUTES_RESTORED.inc()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             app.log.warning("The proxy does not answer: %s", error)
         except Exception:  # the loop must go on, since nothing else would set the routes again

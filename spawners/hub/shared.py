@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
@@ -20,6 +21,7 @@ from jupyterhub.app import JupyterHub
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
+from carme_hub import metrics, traces
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.activity.idle_watch import IdleWatch
 from carme_hub.activity.settings import CarmeActivity
@@ -31,6 +33,7 @@ from carme_hub.errors import StoreError
 from carme_hub.sessions.associations import AssociationCache, associations_of_cluster
 from carme_hub.sessions.reconciler import SessionReconciler
 from carme_hub.sessions.registry import SessionRegistry
+from carme_hub.sessions.session_metrics import SessionMetrics
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.owner.jobs import OwnJobs
 from carme_hub.slurm.settings import CarmeSlurm
@@ -143,6 +146,7 @@ class HubContext:
             self.idle_events = IdleStore(engine, self.settings.cluster)
             self.idle.start()
         self.registry.on_change(self._notify_spawner)
+        self.registry.on_change(SessionMetrics(lambda: self.watcher.latest).changed)
         self.watcher.start()
         self.reconciler.start()
 
@@ -166,6 +170,15 @@ class HubContext:
         Raises:
             Refused: a rule does not allow it, its booking is over, or an administrator has stopped new starts.
         """
+        began = time.time()
+        with metrics.START_PHASE.labels("admission").time():
+            admitted = await self._admit(user, session, request, say, instead_of)
+        traces.phase(session, "admission", began, time.time())
+        return admitted
+
+    async def _admit(
+        self, user: Any, session: str, request: Request, say: Callable[[int, str], None], instead_of: str
+    ) -> Request:
         if self.administration is not None:
             self.administration.check_start(request)
         request, slot = self.slots.enter(request, say) if self.slots is not None else (request, "")

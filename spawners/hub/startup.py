@@ -16,6 +16,7 @@ from jupyterhub.app import JupyterHub
 
 from carme_hub.errors import CarmeError
 from carme_hub.garbage import ShortCollections
+from carme_hub.spawners.hub.monitoring.install import keep_checking, watch
 from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
 from carme_hub.spawners.hub.service_watchdog import keep_watchdog
@@ -43,12 +44,14 @@ def start_with_hub(spawner_class: Any) -> None:
         loop = asyncio.get_running_loop()
         collections = ShortCollections(loop.call_soon_threadsafe, app.log)
         collections.start()
+        readiness = watch(app)
         await start(app)
         for name, keeping in (
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
             ("carme-collect-garbage", collections.run()),
             ("carme-keep-watchdog", keep_watchdog(app.log)),
+            ("carme-keep-checking", keep_checking(readiness)),
         ):
             task = loop.create_task(keeping, name=name)
             _tasks.add(task)

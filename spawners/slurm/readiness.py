@@ -12,6 +12,7 @@ from typing import Any
 from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import make_ssl_context, url_path_join
 
+from carme_hub import metrics, traces
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, mark_sentence
 from carme_hub.domain.sessions.session import Session, SessionState
@@ -71,10 +72,13 @@ class ServerReadiness:
                     return known.address or node
         return node
 
-    async def wait_until_answering(self, session: Session, url: str) -> None:
+    async def wait_until_answering(self, session: Session, url: str, *, starting: bool = False) -> None:
         """Return once the session's own server answers at the URL; end the session if another program answers.
 
         Any user of the node can take the port before the server listens; see ``probe``.
+
+        Args:
+            starting: it is the start of the server, whose phases are counted, and not of the hub.
         """
         spawner = self._spawner
         context = self._tls_context()
@@ -88,6 +92,7 @@ class ServerReadiness:
                     raise await self.failure(session.id)
                 await self._hub.registry.wait_for_change(session.id, POLL_INTERVAL + POLL_PER_START * len(waiting))
         except WrongCertificate as error:
+            metrics.WRONG_CERTIFICATES.inc()
             spawner.log.error("Session %s of %s: another program answers on %s", session.id, session.user, url)
             try:
                 await self._hub.reconciler.cancel(session.id, PORT_TAKEN)
@@ -96,6 +101,10 @@ class ServerReadiness:
             raise ended_early(PORT_TAKEN, "") from error
         finally:
             waiting.discard(session.id)
+        if starting:
+            now = time.time()
+            metrics.START_PHASE.labels("server").observe(max(0.0, now - session.started))
+            traces.phase(session.id, "server", session.started, now)
 
     async def _with_end_reason(self, session: Session) -> Session | None:
         """Return a session whose server has ended, after waiting for Slurm's reason if a signal ended it."""
@@ -129,7 +138,9 @@ class ServerReadiness:
             except CarmeError as error:
                 self._spawner.log.warning("The log of session %s cannot be read: %s", id, error)
         is_user_fault = why == LAUNCH_CODES[HOME_FULL] or (session is not None and session.server_exit in USER_FAULTS)
-        return ended_early(why, tail, 400 if is_user_fault else 500)
+        code = session.server_exit if session is not None else 0
+        reason = f"exit-{code}" if code in LAUNCH_CODES else "session-ended"
+        return ended_early(why, tail, 400 if is_user_fault else 500, reason)
 
 
 @lru_cache(maxsize=4)

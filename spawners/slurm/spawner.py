@@ -31,6 +31,7 @@ from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import install_handlers
+from carme_hub.spawners.hub.monitoring.start_outcome import observed_start
 from carme_hub.spawners.hub.proxy_routes import add_route
 from carme_hub.spawners.hub.reporting import site_for
 from carme_hub.spawners.hub.shared import HubContext, shared
@@ -135,10 +136,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for the hub's own database: the session's UUID. Everything else is in the session's row."""
-        state: dict[str, Any] = super().get_state()
-        if self._session_id:
-            state["session"] = self._session_id
-        return state
+        return {**super().get_state(), **({"session": self._session_id} if self._session_id else {})}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Load the state that ``get_state`` returned."""
@@ -171,6 +169,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
 
     # -- start --------------------------------------------------------------------------------------------------------
 
+    @observed_start
     async def start(self) -> str:
         """Start the session and return the URL of its server."""
         try:
@@ -275,7 +274,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             progress.say(80, started_sentence(session, virtual=self.virtual))
             url = await readiness.address(session)
             crash_point("answering")
-            await readiness.wait_until_answering(session, url)
+            await readiness.wait_until_answering(session, url, starting=True)
             progress.say(95, "The server answers.")
             return url
         finally:

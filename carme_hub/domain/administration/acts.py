@@ -13,7 +13,11 @@ STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW = "stop-session", "message", "announce
 DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS = "drain-node", "resume-node", "stop-starts", "allow-starts"
 #: What a rolling update did on a node beside draining and resuming it: the site's command, and the health check.
 UPDATE_NODE = "update-node"
-ACTIONS = (STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, DRAIN, RESUME, UPDATE_NODE, STOP_STARTS, ALLOW_STARTS)
+UPDATE_INCIDENT, END_INCIDENT = "update-incident", "end-incident"
+ACTIONS = (
+    *(STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, UPDATE_INCIDENT, END_INCIDENT),
+    *(DRAIN, RESUME, UPDATE_NODE, STOP_STARTS, ALLOW_STARTS),
+)
 
 
 @dataclass(frozen=True, slots=True)

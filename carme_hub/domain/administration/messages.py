@@ -1,12 +1,14 @@
-"""Messages to users, and announcements and maintenance to everybody. Pure.
+"""Messages to users, and announcements, maintenance and incidents to everybody. Pure.
 
 A message has recipients, each of whom sees it until they have said so; an announcement is shown to all while its time
-lasts, and a maintenance from when it is announced until it is over. All end by themselves.
+lasts, and a maintenance from when it is announced until it is over. An incident is shown until an administrator says
+that it is over, and has updates meanwhile. All end by themselves, an incident after the longest time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,6 +24,7 @@ class Kind(Enum):
     MESSAGE = "message"
     ANNOUNCEMENT = "announcement"
     MAINTENANCE = "maintenance"
+    INCIDENT = "incident"
 
 
 class Audience(Enum):
@@ -66,6 +69,23 @@ class Message:
         """Return whether somebody may still be spared it."""
         some_left = self.kind is not Kind.MESSAGE or self.seen < self.recipients
         return not self.withdrawn and now < self.ends and some_left
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What was added to an incident. ``at``: UTC epoch seconds."""
+
+    at: float
+    actor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An incident with its updates, the oldest first. ``message.ends`` is when it was over, or far away."""
+
+    message: Message
+    updates: Sequence[Update] = ()
 
 
 def check_period(begins: float, ends: float, now: float) -> None:

@@ -12,12 +12,13 @@ from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from carme_hub.domain.administration.acts import Act, Actor
-from carme_hub.domain.administration.messages import Kind, Message
+from carme_hub.domain.administration.messages import Incident, Kind, Message, Update
 from carme_hub.domain.administration.start_stops import StartStop
 from carme_hub.errors import StoreError
 from carme_hub.store.engine import READ_ONLY, chunks
 
 from .tables import act as acts
+from .tables import incident_update as updates
 from .tables import message as messages
 from .tables import recipient as recipients
 from .tables import start_stop as stops
@@ -76,6 +77,29 @@ class AdministrationStore:
             self._add_act(connection, act)
 
         self._write(write)
+
+    def add_update(self, id: str, written: Update, ends: float | None, act: Act) -> None:
+        """Store what is added to an incident. ``ends``: None = it goes on."""
+
+        def write(connection: Connection) -> None:
+            values = {"message": id, "at": written.at, "actor": written.actor, "text": written.text}
+            connection.execute(insert(updates).values(**values))
+            if ends is not None:
+                connection.execute(update(messages).where(messages.c.id == id).values(ends=ends))
+            self._add_act(connection, act)
+
+        self._write(write)
+
+    def incidents(self, since: float, limit: int) -> list[Incident]:
+        """Return incidents that were not over before a time, the newest first; those that were taken back are not."""
+        where = (messages.c.cluster == self._cluster, messages.c.kind == Kind.INCIDENT.value)
+        shown = (messages.c.ends >= since, messages.c.withdrawn == 0.0)
+        found = self._messages(select(messages).where(*where, *shown).order_by(messages.c.at.desc()).limit(limit))
+        written: dict[str, list[Update]] = {}
+        for some in chunks(each.id for each in found):
+            for row in self._read(select(updates).where(updates.c.message.in_(some)).order_by(updates.c.id)):
+                written.setdefault(row.message, []).append(Update(float(row.at), row.actor, row.text))
+        return [Incident(each, tuple(written.get(each.id, ()))) for each in found]
 
     def mark_seen(self, id: str, user: str, at: float) -> None:
         """Store that a user has seen a message; the first time counts."""

@@ -1,4 +1,4 @@
-"""The tables of what administrators do. Migration ``carme0014`` creates them."""
+"""The tables of what administrators do. Migrations ``carme0014`` and ``carme0018`` create them."""
 
 from __future__ import annotations
 
@@ -51,6 +51,18 @@ recipient = Table(
     Column("message", String(36), primary_key=True),
     Column("user", String(255), primary_key=True),
     Column("seen", Float, nullable=False, default=0.0),
+)
+
+#: What was added to an incident, which is a message of that kind.
+incident_update = Table(
+    "incident_update",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("message", String(36), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("text", Text, nullable=False),
+    Index("ix_incident_update_message", "message"),
 )
 
 #: Rules by which nothing new starts (``domain.administration.start_stops``).

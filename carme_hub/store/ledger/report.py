@@ -9,7 +9,9 @@ from sqlalchemy import and_, case, func, or_, select
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import SLOT_PREFIX, Kind
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.tables import ledger, ledger_sum, open_hold
+from carme_hub.store.tables import session as sessions
 
 from .reads import LedgerReads
 from .rows import gpus_of
@@ -86,3 +88,11 @@ def holds_open(reads: LedgerReads) -> int:
     joined = open_hold.join(ledger, ledger.c.id == open_hold.c.entry)
     query = select(func.count(func.distinct(open_hold.c.session))).select_from(joined).where(*of_sessions)
     return int(reads.run(query).scalar_one())
+
+
+def first_unsettled(reads: LedgerReads) -> float:
+    """Return when the session ended that waits longest for the settlement of its hold, 0.0 if none waits."""
+    ended = (sessions.c.cluster == reads.cluster, sessions.c.state == SessionState.ENDED.value, sessions.c.started > 0)
+    joined = open_hold.join(sessions, sessions.c.id == open_hold.c.session)
+    query = select(func.min(sessions.c.ended)).select_from(joined).where(open_hold.c.cluster == reads.cluster, *ended)
+    return float(reads.run(query).scalar_one() or 0.0)

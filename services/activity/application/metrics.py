@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from carme_hub.domain.activity.minutes import GpuMinute, Minute
 from carme_hub.domain.sessions.session import Session
+from carme_hub.scrape import Scrape
 
 
 @dataclass
@@ -23,8 +24,8 @@ class _Use:
     power: list[float] = field(default_factory=list)
 
 
-def text(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[Minute, ...]]]) -> str:
-    """Return the metrics in Prometheus' text format.
+def metrics(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[Minute, ...]]]) -> Scrape:
+    """Return the metrics of this moment.
 
     Args:
         sessions: open ones with a job. minutes: of the last few minutes, by session and node.
@@ -38,10 +39,10 @@ def text(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[M
         for some in nodes.values():
             for gpu in some[-1].gpus:
                 _add(use, gpu)
-    registry = CollectorRegistry()
+    scrape = Scrape("carme_activity_")
 
-    def gauge(name: str, about: str) -> Gauge:
-        return Gauge(f"carme_activity_{name}", about, ("partition", "gpu_type"), registry=registry)
+    def gauge(name: str, about: str) -> GaugeMetricFamily:
+        return scrape.gauge(name, about, ("partition", "gpu_type"))
 
     sessions_gauge = gauge("sessions", "Sessions with a job")
     silent = gauge("sessions_silent", "Sessions with a job that have reported nothing for some minutes")
@@ -51,15 +52,15 @@ def text(sessions: Iterable[Session], minutes: Mapping[str, Mapping[str, tuple[M
     memory = gauge("gpu_memory_mib", "Memory of GPUs that is used, where it is known")
     power = gauge("gpu_power_watts", "Power of GPUs, where it is known")
     for labels, use in sorted(found.items()):
-        sessions_gauge.labels(*labels).set(use.sessions)
-        silent.labels(*labels).set(use.silent)
-        gpus.labels(*labels).set(use.gpus)
-        unknown.labels(*labels).set(use.gpus - len(use.utilisation))
+        sessions_gauge.add_metric(labels, use.sessions)
+        silent.add_metric(labels, use.silent)
+        gpus.add_metric(labels, use.gpus)
+        unknown.add_metric(labels, use.gpus - len(use.utilisation))
         if use.utilisation:
-            utilisation.labels(*labels).set(sum(use.utilisation) / len(use.utilisation))
-        memory.labels(*labels).set(sum(use.memory))
-        power.labels(*labels).set(sum(use.power))
-    return generate_latest(registry).decode()
+            utilisation.add_metric(labels, sum(use.utilisation) / len(use.utilisation))
+        memory.add_metric(labels, sum(use.memory))
+        power.add_metric(labels, sum(use.power))
+    return scrape
 
 
 def _add(use: _Use, gpu: GpuMinute) -> None:

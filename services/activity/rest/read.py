@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from carme_hub.domain.activity.minutes import HOUR, GpuTotal, Minute, Total, total
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused
-from carme_hub.services.activity.application import metrics
+from carme_hub.services.activity.application.metrics import metrics
 from carme_hub.services.activity.rest import models
 from carme_hub.services.activity.scopes import READ_ALL
 from carme_hub.services.rest import Call, NotOwner, Text
@@ -85,7 +85,7 @@ async def prometheus(call: Call) -> Text:
     minutes = await in_store_thread(
         call.service.store.minutes, [each.id for each in known], time.time() - FRESH_SECONDS
     )
-    return Text("text/plain; version=0.0.4; charset=utf-8", metrics.text(known, minutes))
+    return Text("text/plain; version=0.0.4; charset=utf-8", metrics(known, minutes).text())
 
 
 def _by_session(uses: Iterable[JobUse]) -> Mapping[str, list[JobUse]]:

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from carme_hub.domain.quotas.policy import dump_policy, parse_policy
-from carme_hub.services.quotas.application import metrics, policies
+from carme_hub.services.quotas.application import policies
+from carme_hub.services.quotas.application.metrics import metrics
 from carme_hub.services.quotas.application.settlement import RECONCILED
 from carme_hub.services.quotas.rest import models, models_replay, queries
 from carme_hub.services.quotas.rest.base import Call, Text, Unprocessable
@@ -179,6 +180,6 @@ async def prometheus(call: Call) -> Text:
     context = call.service.ledger.context
 
     def ask(reads: LedgerReads) -> str:
-        return metrics.text(reads, context.clock())
+        return metrics(reads, context.clock()).text()
 
     return Text("text/plain; version=0.0.4; charset=utf-8", await call.read(ask))

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-
-from carme_hub.domain.calendar.reservations import HOLDING, State
+from carme_hub.domain.calendar.double_booking import double_booked
+from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
+from carme_hub.scrape import Scrape
 from carme_hub.store.threads import in_store_thread
 
 #: States that are counted; the number of ended bookings only grows.
 _COUNTED = HOLDING | {State.DRAFT}
 
 
-async def text(service: Any) -> str:
-    """Return the metrics in Prometheus' text format."""
-    calendar, health = service.calendar, service.health
+async def metrics(service: Any) -> Scrape:
+    """Return the metrics of this moment."""
+    calendar, health, nodes = service.calendar, service.health, service.slurm_view.nodes
 
-    def counted() -> tuple[dict[State, int], int, int]:
+    def read() -> tuple[Sequence[Reservation], int]:
         with calendar.store.reading(calendar.cluster) as reads:
             found = reads.in_states(_COUNTED)
-        states = {state: sum(each.state is state for each in found) for state in _COUNTED}
-        active = sum(each.gpus for each in found if each.state is State.ACTIVE)
-        return states, sum(bool(each.problem) for each in found), active
+        return found, double_booked((each for each in found if each.state in HOLDING), nodes)
 
-    states, broken, gpus = await in_store_thread(counted)
-    registry = CollectorRegistry()
-
-    def gauge(name: str, about: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"carme_reservations_{name}", about, labels, registry=registry)
-
-    bookings = gauge("bookings", "Bookings that are not over, by state", ("state",))
-    for state, count in states.items():
-        bookings.labels(state.value).set(count)
-    gauge("gpus_booked_now", "GPUs of bookings that are active").set(gpus)
-    gauge("broken_promises", "Bookings that cannot be kept as they were promised").set(broken)
-    now = calendar.clock()
-    drift = health.drift(now)
-    if drift is not None:
-        gauge("drift_seconds", "Time since Slurm's reservations were last equal to the calendar").set(drift)
-    gauge("pass_seconds", "How long the last comparison with Slurm took").set(health.seconds)
-    gauge("slurm_refusals", "Reservations that Slurm refused in the last comparison").set(health.refused)
-    refusals = Counter("carme_reservations_refusals", "Requests that were refused", ("reason",), registry=registry)
+    found, twice = await in_store_thread(read)
+    scrape = Scrape("carme_reservations_")
+    bookings = scrape.gauge("bookings", "Bookings that are not over, by state", ("state",))
+    for state in _COUNTED:
+        bookings.add_metric((state.value,), sum(each.state is state for each in found))
+    active = sum(each.gpus for each in found if each.state is State.ACTIVE)
+    scrape.value("gpus_booked_now", "GPUs of bookings that are active", active)
+    broken = sum(bool(each.problem) for each in found)
+    scrape.value("broken_promises", "Bookings that cannot be kept as they were promised", broken)
+    scrape.value("double_booked_gpus", "GPUs that are booked twice at some moment", twice)
+    drift = health.drift(calendar.clock())
+    scrape.value("drift_seconds", "Time since Slurm's reservations were last equal to the calendar", drift)
+    scrape.value("pass_seconds", "How long the last comparison with Slurm took", health.seconds)
+    scrape.value("slurm_refusals", "Reservations that Slurm refused in the last comparison", health.refused)
+    refusals = scrape.counter("refusals", "Requests that were refused", ("reason",))
     for reason, count in health.refusals.items():
-        refusals.labels(reason).inc(count)
-    return generate_latest(registry).decode()
+        refusals.add_metric((reason,), count)
+    return scrape

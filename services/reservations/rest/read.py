@@ -10,7 +10,8 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.errors import Refused
 from carme_hub.services.hub_users import HUB_SILENT
-from carme_hub.services.reservations.application import ical, metrics, summary
+from carme_hub.services.reservations.application import ical, summary
+from carme_hub.services.reservations.application.metrics import metrics
 from carme_hub.services.reservations.application.slurm_view import Offer
 from carme_hub.services.reservations.rest import models, queries
 from carme_hub.services.reservations.rest.base import Call
@@ -161,7 +162,7 @@ async def has_feed(call: Call) -> models.FeedOut:
 
 async def prometheus(call: Call) -> Text:
     """Return metrics."""
-    return Text("text/plain; version=0.0.4; charset=utf-8", await metrics.text(call.service))
+    return Text("text/plain; version=0.0.4; charset=utf-8", (await metrics(call.service)).text())
 
 
 async def health(call: Call) -> models.HealthOut:

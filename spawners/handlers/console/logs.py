@@ -104,6 +104,8 @@ def message_words(one: Message, now: float) -> dict[str, Any]:
         state = f"Taken back {clock(one.withdrawn, now)}."
     elif now >= one.ends:
         state = f"Over since {clock(one.ends, now)}."
+    elif one.kind is Kind.INCIDENT:
+        state = "It goes on."
     elif one.kind is Kind.MESSAGE:
         state = f"Until {clock(one.ends, now)}."
     else:
@@ -118,6 +120,7 @@ def message_words(one: Message, now: float) -> dict[str, Any]:
         "text": one.text,
         "state": " ".join(each for each in (state, seen) if each),
         "withdraws": one.can_be_withdrawn(now),
+        "goes_on": one.kind is Kind.INCIDENT and one.is_shown(now),
     }
 
 

@@ -40,8 +40,8 @@ from carme_hub.store.threads import in_store_thread
 API = "/api/carme/console"
 _UUID = "[0-9a-f-]{36}"
 _LARGEST_BODY = 16_384
-#: Fields of bodies that are times; ``mail`` is true or false, and the others are texts.
-_NUMBERS = ("begins", "ends", "until")
+#: Fields of bodies that are times, and those that are true or false; the others are texts.
+_NUMBERS, _SWITCHES = ("begins", "ends", "until"), ("mail", "over")
 #: UTC epoch seconds that a calendar has.
 MOST_EPOCH = 1e11
 
@@ -60,7 +60,7 @@ class ConsoleApi(APIHandler):
         return hub
 
     def body(self, *known: str) -> dict[str, Any]:
-        """Return the body: texts "", numbers 0.0 and ``mail`` False where they are missing.
+        """Return the body: texts "", numbers 0.0 and switches False where they are missing.
 
         Raises:
             web.HTTPError: it is no such object.
@@ -100,9 +100,9 @@ class ConsoleApi(APIHandler):
 
 
 def _value(name: str, value: Any) -> Any:
-    if name == "mail":
+    if name in _SWITCHES:
         if value is not None and not isinstance(value, bool):
-            raise web.HTTPError(400, "mail is true or false.")
+            raise web.HTTPError(400, f"{name} is true or false.")
         return bool(value)
     if name in _NUMBERS:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -28,5 +28,7 @@ def test_no_file_is_longer_than_400_lines(top: str) -> None:
 
 @pytest.mark.parametrize("top", ["carme_hub", "sandbox", "services", "spawners"])
 def test_no_folder_has_more_than_about_fifteen_files(top: str) -> None:
-    folders = Counter(file.parent for file in (ROOT / top).rglob("*.py") if file.name != "__init__.py")
+    files = [file for file in (ROOT / top).rglob("*.py") if file.name != "__init__.py"]
+    # The schema's migrations are a list that only grows.
+    folders = Counter(file.parent for file in files if file.parent.name != "versions")
     assert {str(folder): count for folder, count in folders.items() if count > FILES} == {}

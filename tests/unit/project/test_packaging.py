@@ -51,10 +51,20 @@ def installed(file: str) -> str:
 
 
 def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> None:
-    listed = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    every = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    listed = {(target, file) for target, file in every if not file.startswith("deploy/")}
     files = {str(file.relative_to(ROOT)) for file in (ROOT / "share").rglob("*") if file.is_file()}
     there = {(str(Path(installed(file)).parent), file) for file in files if "__pycache__" not in file}
     assert listed == there
+
+
+def test_every_file_for_monitoring_is_listed(setup_cfg: configparser.ConfigParser) -> None:
+    targets = {file: target for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    files = [file for file in (ROOT / "deploy/monitoring").rglob("*") if file.is_file() and file.suffix != ".py"]
+    there = {str(file.relative_to(ROOT)): file for file in files if "__pycache__" not in file.parts}
+    assert {file for file in targets if file.startswith("deploy/monitoring/")} == set(there)
+    for file in there:
+        assert targets[file] == f"share/carme_hub/{Path(file).parent}"
 
 
 def test_every_extra_says_what_it_brings(setup_cfg: configparser.ConfigParser) -> None:
@@ -78,11 +88,15 @@ def test_the_extension_of_jupyterlab_has_our_version() -> None:
 
 def test_every_package_that_the_hub_imports_is_asked_for(setup_cfg: configparser.ConfigParser) -> None:
     asked = _names(setup_cfg["options"]["install_requires"])
-    for extra in ("docker", "pyslurm"):
+    for extra in ("docker", "pyslurm", "traces"):
         asked |= _names(setup_cfg["options.extras_require"][extra])
     modules = {name.replace("-", "_") for name in asked} - {"python_dateutil", "pyyaml"} | {"dateutil", "yaml"}
     # Of dockerspawner, and of the server in a user's container, where the apps' extension runs.
-    modules |= {"docker", "requests", "jupyter_server", "jupyter_core"} | sys.stdlib_module_names | {"carme_hub"}
+    modules |= (
+        {"opentelemetry", "docker", "requests", "jupyter_server", "jupyter_core"}
+        | sys.stdlib_module_names
+        | {"carme_hub"}
+    )
     imported = {
         (name.partition(".")[0], str(file.relative_to(ROOT)))
         for base in ("carme_hub", *LINKED)
