@@ -33,6 +33,7 @@ CLASSES = (
     "carme_hub.booking.settings.CarmeReservations",
     "carme_hub.activity.settings.CarmeActivity",
     "carme_hub.store.engine.CarmeStore",
+    "carme_hub.cli.standby.settings.CarmeStandby",
 )
 HEAD = "<!-- Written by docs/traits.py from the help of the traits; change it there. -->\n"
 
