@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool
+from traitlets import Bool, default
 
 from carme_hub import __version__
 from carme_hub.cli.base import ConfiguredApp, UsageError
@@ -44,6 +45,15 @@ carme-hub standby --status"""
     first = Bool(False, help="Take the very first lease although others are connected to the database.").tag(config=True)
 
     classes = [CarmeStandby]
+
+    @default("log_level")
+    def _default_log_level(self) -> int:
+        return logging.INFO
+
+    @default("log_format")
+    def _default_log_format(self) -> str:
+        return "[%(levelname)1.1s %(asctime)s carme-hub standby] %(message)s"
+
     flags: Any = {
         **ConfiguredApp.flags,
         "status": ({"StandbyApp": {"status": True}}, "Print which host is active, and exit: 0 if one is, 1 if none."),

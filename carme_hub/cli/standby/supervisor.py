@@ -194,6 +194,8 @@ class Supervisor:
                 return None
             if (code := hub.ended()) is not None:
                 self._log.warning("The hub has ended with %d", code)
+                if stopping and code == -signal.SIGTERM:
+                    return 0
                 return code if code >= 0 else 128 - code
             if self._hang and (silent := hub.silent(now)) > self._hang:
                 self._log.critical("The hub is killed: its event loop has said nothing for %.0f s", silent)
