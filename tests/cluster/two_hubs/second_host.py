@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,13 +31,29 @@ for service in c.JupyterHub.services:
 
 
 class ServiceAddress:
-    """A TCP port that leads to the hub whose port is in a file, as a load balancer or a moved address does."""
+    """A TCP port that leads to the hub whose port is in a file, as an address that moves between hosts does.
+
+    Connections to the former host end when it moves: the next packet comes to a host that knows nothing of them.
+    """
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
+        self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._end_old, daemon=True).start()
+
+    def _end_old(self) -> None:
+        before = self._target.read_text()
+        with suppress(OSError):
+            while True:
+                time.sleep(0.2)
+                if (now := self._target.read_text()) != before:
+                    before = now
+                    for each in list(self._open):
+                        with suppress(OSError):
+                            each.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -48,12 +65,13 @@ class ServiceAddress:
         with suppress(OSError, ValueError), here, socket.create_connection(
             ("127.0.0.1", int(self._target.read_text())), 5
         ) as there:
-            here.settimeout(None)
             there.settimeout(None)
+            self._open |= {here, there}
             back = threading.Thread(target=_pump, args=(there, here), daemon=True)
             back.start()
             _pump(here, there)
             back.join()
+            self._open -= {here, there}
 
     def close(self) -> None:
         self._server.close()
