@@ -1,7 +1,7 @@
 """The lease that this process acts under, and the check before an act that no database can undo.
 
-``carme-hub standby`` starts the hub with a ticket in its environment; the hub's services get it too. ``CarmeStore.open``
-sets the check, and ``slurm.command`` calls it. Without a ticket, as on a site with one hub, nothing is checked
+``carme-hub standby`` starts the hub with a ticket in its environment; the hub's services get it too.
+``CarmeStore.open`` sets the check, and ``slurm.command`` calls it. Without a ticket, as on a site with one hub, nothing is checked
 (docs/explanation/two-hubs.md).
 """
 
@@ -57,7 +57,7 @@ _check: Callable[[], Awaitable[None]] | None = None
 
 def check_with(check: Callable[[], Awaitable[None]] | None) -> None:
     """Set what ``may_act`` calls; None for nothing."""
-    global _check  # noqa: PLW0603 - one hub for each process
+    global _check
     _check = check
 
 

@@ -202,7 +202,7 @@ class Commands:
 
 
 def only_reads(name: str, words: Sequence[str]) -> bool:
-    """Return whether a command certainly changes nothing in Slurm; of a program that is not Slurm's this is not known."""
+    """Return whether a command certainly changes nothing in Slurm; of other programs than Slurm's that is not known."""
     first = next((word for word in words if not word.startswith("-")), "")
     return name in _ONLY_READ or "--version" in words or first in _READING_WORDS.get(name, ())
 

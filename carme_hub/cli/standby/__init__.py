@@ -1,1 +1,1 @@
-"""``carme-hub standby``: run the hub of a site with two hosts, on one of them at a time (docs/explanation/two-hubs.md)."""
+"""``carme-hub standby``: run the hub on one of two hosts at a time (docs/explanation/two-hubs.md)."""

@@ -1,7 +1,7 @@
 """Become the hub, and die with the process that started this one; run with the standard library alone.
 
-``python -I child.py PARENT PROGRAM…``: a hub must not outlive ``carme-hub standby``, which renews its lease. The setting is
-kept over exec(2), except for set-user-ID programs.
+``python -I child.py PARENT PROGRAM…``: a hub must not outlive ``carme-hub standby``, which renews its lease. The
+setting is kept over exec(2), except for set-user-ID programs.
 """
 
 from __future__ import annotations

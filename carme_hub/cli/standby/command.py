@@ -33,16 +33,18 @@ class StandbyApp(ConfiguredApp):
     """Run the hub on one of two hosts at a time."""
 
     name = "carme-hub standby"
-    description = """Wait for the lease of the site's hub in PostgreSQL, run the hub while this host holds it, and end the hub
-    before another host may. Run it on both hosts, in place of `jupyterhub`; words after -- are the hub's own command.
+    description = """Wait for the lease of the site's hub in PostgreSQL, run the hub while this host holds it, and end
+    the hub before another host may. Run it on both hosts, in place of `jupyterhub`; words after -- are the hub's own command.
     It ends with the hub's exit status."""
     examples = """carme-hub standby --config /etc/carme-hub/jupyterhub_config.py
-carme-hub standby -f /etc/carme-hub/jupyterhub_config.py -- /opt/carme-hub/bin/jupyterhub -f /etc/carme-hub/jupyterhub_config.py
+carme-hub standby -f jupyterhub_config.py -- jupyterhub --debug -f jupyterhub_config.py
 carme-hub standby --status"""
 
     status = Bool(False, help="Print which host is active, and exit: 0 if one is, 1 if none.").tag(config=True)
     remove = Bool(False, help="Forget the lease: the site has one hub again, started by `jupyterhub`.").tag(config=True)
-    first = Bool(False, help="Take the very first lease although others are connected to the database.").tag(config=True)
+    first = Bool(False, help="Take the very first lease although others are connected to the database.").tag(
+        config=True
+    )
 
     classes = [CarmeStandby]
 
@@ -110,8 +112,8 @@ carme-hub standby --status"""
         while not self.first and leases.read() is None and (who := leases.unleased()):
             if who != said:
                 self.log.warning(
-                    "This would be the first lease, and JupyterHub's database is in use by %s. If that is a hub, stop it; this "
-                    "waits. If it is not, --first begins at once.",
+                    "This would be the first lease, and JupyterHub's database is in use by %s. If that is a hub, stop "
+                    "it; this waits. If it is not, --first begins at once.",
                     who,
                 )
             said = who
@@ -119,7 +121,13 @@ carme-hub standby --status"""
 
     def _supervise(self, leases: LeaseStore, hub: Any) -> int:
         settings = CarmeStandby(parent=self, config=hub.config)
-        argv = self.extra_args or [sys.executable, "-m", "jupyterhub", "--config", str(Path(self.config_path).resolve())]
+        argv = self.extra_args or [
+            sys.executable,
+            "-m",
+            "jupyterhub",
+            "--config",
+            str(Path(self.config_path).resolve()),
+        ]
         supervisor = Supervisor(
             leases,
             lambda ticket: HubProcess(argv, ticket),

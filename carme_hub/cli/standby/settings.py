@@ -14,9 +14,9 @@ class CarmeStandby(LoggingConfigurable):
         min=3.0,
         help="""Seconds after the active host's last sign of life after which the other one takes over.
 
-        It renews its lease six times as often, and kills its hub after three quarters of this time without a renewal: so
-        long an outage of PostgreSQL ends the hub (sessions continue). A take-over takes this time and that of the hub's
-        start. Set the same on both hosts. Example::
+        It renews its lease six times as often, and kills its hub after three quarters of this time without a renewal:
+        so long an outage of PostgreSQL ends the hub (sessions continue). A take-over takes this time and that of the
+        hub's start. Set the same on both hosts. Example::
 
             c.CarmeStandby.lease_seconds = 15
         """,
@@ -24,7 +24,7 @@ class CarmeStandby(LoggingConfigurable):
     hang_seconds = Float(
         15.0,
         min=0.0,
-        help="""Seconds for which the hub's event loop may stand still; after it the hub is killed and the lease given back.
+        help="""Seconds for which the hub's event loop may stand still; then it is killed, and the lease given back.
 
         It counts from the time at which the hub serves. 0: as long as it likes. Example::
 
@@ -43,7 +43,7 @@ class CarmeStandby(LoggingConfigurable):
     ).tag(config=True)
     when_passive = List(
         Unicode(),
-        help="""Command that takes back what `when_active` did, run at the start and whenever the hub has ended. Example::
+        help="""Command that takes back what `when_active` did, run at the start and when the hub has ended. Example::
 
             c.CarmeStandby.when_passive = ["sudo", "-n", "/usr/local/sbin/hub-address", "give"]
         """,

@@ -35,10 +35,10 @@ _STOP = 20.0
 class Leases(Protocol):
     """What is used of ``LeaseStore``."""
 
-    def acquire(self, holder: str, host: str, seconds: float, secrets: str, release: str) -> Lease: ...  # noqa: D102
-    def renew(self, ticket: Ticket) -> bool: ...  # noqa: D102
-    def release(self, ticket: Ticket) -> bool: ...  # noqa: D102
-    def take_fences(self, ticket: Ticket) -> bool: ...  # noqa: D102
+    def acquire(self, holder: str, host: str, seconds: float, secrets: str, release: str) -> Lease: ...
+    def renew(self, ticket: Ticket) -> bool: ...
+    def release(self, ticket: Ticket) -> bool: ...
+    def take_fences(self, ticket: Ticket) -> bool: ...
 
 
 class HubProcess:
@@ -136,8 +136,8 @@ class Supervisor:
             return Tenure(lease.ticket, self._times, asked)
         if lease.secrets and lease.secrets != self._secrets:
             self._note(
-                f"The secrets of this host are not those of {lease.host}, whose hub is active: after a take-over people would "
-                "have to log in again, and sessions could not be reached. Copy its state folder to this host.",
+                f"The secrets of this host are not those of {lease.host}, whose hub is active: after a take-over people "
+                "would have to log in again, and sessions could not be reached. Copy its state folder to this host.",
                 logging.ERROR,
             )
         else:

@@ -30,7 +30,7 @@ class Times:
 
     @property
     def kill(self) -> float:
-        """Without a renewal, after which the hub is killed; what is left is for its services, and for clocks that drift."""
+        """Without a renewal, after which the hub is killed; the rest is for its services, and clocks that drift."""
         return self.lease * 3 / 4
 
     @property

@@ -1,1 +1,1 @@
-"""``carme-hub upgrade --check``: what this release changes for a site, before anything is changed (docs/howto/upgrade.md)."""
+"""``carme-hub upgrade --check``: what this release changes for a site (docs/howto/upgrade.md)."""

@@ -1,4 +1,4 @@
-"""The checks of ``carme-hub upgrade --check``. Each yields what an upgrade to this release means for one part of a site."""
+"""The checks of ``carme-hub upgrade --check``. Each yields what an upgrade means for one part of a site."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _database(part: str, read: Any, do: str) -> Iterator[Finding]:
         yield Finding(part, Need.FINE, f"it has the schema of this release ({found.want}), so the way back is open")
     else:
         steps = "; ".join(f"{revision}: {purpose}" if purpose else revision for revision, purpose in found.steps)
-        text = f"from {found.have} to {found.want} in {len(found.steps)} steps ({steps}); the way back is the copy from before"
+        text = f"from {found.have} to {found.want} in {len(found.steps)} steps ({steps}); the way back is a copy"
         yield Finding(part, Need.ACT, text, f"back it up (carme-hub db backup); {do}")
 
 
@@ -138,7 +138,9 @@ def sessions(config: Config) -> Iterator[Finding]:
         return
     spoken = [each.release for each in earlier_releases() if each.data_version == DATA_VERSION]
     releases = ", ".join([*spoken, __version__])
-    text = f"{count} run, each with the programs of the release that started it (data document {DATA_VERSION}: {releases})"
+    text = (
+        f"{count} run, each with the programs of the release that started it (data document {DATA_VERSION}: {releases})"
+    )
     yield Finding("sessions", Need.FINE, f"{text}; they continue, and speak with this release")
 
 
@@ -154,7 +156,9 @@ async def slurm(config: Config) -> Iterator[Finding]:
     release, tested = (int(match[1]), int(match[2])), ", ".join(f"{year}.{month:02}" for year, month in TESTED_SLURM)
     name = f"{release[0]}.{release[1]:02}"
     if release < TESTED_SLURM[0]:
-        return iter([Finding("Slurm", Need.ACT, f"{name} is older than what is tested ({tested})", "upgrade Slurm first")])
+        return iter(
+            [Finding("Slurm", Need.ACT, f"{name} is older than what is tested ({tested})", "upgrade Slurm first")]
+        )
     if release in TESTED_SLURM:
         return iter([Finding("Slurm", Need.FINE, f"{name} is tested with this release")])
     return iter([Finding("Slurm", Need.NOTE, f"{name} is not among the releases of the tests ({tested})")])

@@ -24,18 +24,24 @@ class UpgradeApp(ConfiguredApp):
     """Say what an upgrade to this release means for a site."""
 
     name = "carme-hub upgrade"
-    description = """Say what changes for this site with this release: settings, databases, helpers, running sessions, Slurm.
-    Install the release into a folder of its own and run it from there, as the hub's user, while the old hub runs: nothing is
-    changed. Exits with 0 where nothing is to be done, with 1 where something is, with 3 where something is not known."""
+    description = """Say what changes for this site with this release: settings, databases, helpers, running sessions,
+    Slurm. Install the release into a folder of its own and run it from there, as the hub's user, while the old hub runs:
+    nothing is changed. Exits with 0 where nothing is to be done, 1 where something is, 3 where something is not known.
+    """
     examples = "/opt/carme-hub-new/bin/carme-hub upgrade --check --config /etc/carme-hub/jupyterhub_config.py"
 
     check = Bool(False, help="Only say what changes. It is the only thing that this command does.").tag(config=True)
-    from_release = Unicode("", help="The release that runs now. The default is found out by the database.").tag(config=True)
+    from_release = Unicode("", help="The release that runs now. The default is found out by the database.").tag(
+        config=True
+    )
 
     aliases = {**ConfiguredApp.aliases, "from": "UpgradeApp.from_release"}
     flags: Any = {
         **ConfiguredApp.flags,
-        "check": ({"UpgradeApp": {"check": True}}, "Only say what changes. It is the only thing that this command does."),
+        "check": (
+            {"UpgradeApp": {"check": True}},
+            "Only say what changes. It is the only thing that this command does.",
+        ),
     }
 
     async def work(self) -> int:
@@ -90,4 +96,6 @@ def _classes() -> dict[str, Any]:
     from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 
     ours = (SlurmContainerSpawner, CarmeDockerSpawner, CarmeApps, CarmeAuthenticator, CarmeSlurm, CarmeQuotas)
-    return {cls.__name__: cls for cls in (*ours, CarmeMirror, CarmeReservations, CarmeActivity, CarmeStore, CarmeStandby)}
+    return {
+        cls.__name__: cls for cls in (*ours, CarmeMirror, CarmeReservations, CarmeActivity, CarmeStore, CarmeStandby)
+    }

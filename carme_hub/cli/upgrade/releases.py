@@ -1,7 +1,7 @@
 """What earlier releases had, and what became of their settings: the facts that an upgrade is compared with.
 
-``share/carme_hub/releases/VERSION.json`` holds the settings, the schema, the version of the data document and the hashes
-of the helpers of a release; a release adds its own and keeps the last two (docs/howto/release.md).
+``share/carme_hub/releases/VERSION.json`` holds the settings, the schema, the version of the data document and the
+hashes of the helpers of a release; a release adds its own and keeps the last two (docs/howto/release.md).
 """
 
 from __future__ import annotations

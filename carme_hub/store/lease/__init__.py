@@ -1,1 +1,1 @@
-"""The lease of the active hub in PostgreSQL, and the fence that keeps out whoever has lost it (docs/explanation/two-hubs.md)."""
+"""The active hub's lease in PostgreSQL, and the fence around the databases (docs/explanation/two-hubs.md)."""

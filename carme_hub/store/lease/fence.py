@@ -1,4 +1,4 @@
-"""Let the database refuse the changes of a hub that has lost the lease: a check before the first change of a transaction.
+"""Let databases refuse the changes of a hub that has lost the lease, by a check before the first one of a transaction.
 
 The check reads the row of the fence ``FOR SHARE``. A take-over changes that row, so it waits for transactions that have
 read it, and those that come later read the new holder. Transactions that only read are not checked and hold nothing.
@@ -90,8 +90,9 @@ def refuse_without_lease(url: str, name: str) -> None:
         engine.dispose()
     if found is not None:
         raise NotActive(
-            f"The hub of {name} is started by `carme-hub standby`, last on {found.host or 'no host yet'}, so that never two are active. Start "
-            "this one in the same way; or, if the site has one hub again, run `carme-hub standby --remove` first."
+            f"The hub of {name} is started by `carme-hub standby`, last on {found.host or 'no host yet'}, so that never two "
+            "are active. Start this one in the same way; or, if the site has one hub again, run "
+            "`carme-hub standby --remove` first."
         )
 
 

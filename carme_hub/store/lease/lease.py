@@ -20,7 +20,7 @@ from carme_hub.fencing import Ticket
 
 from .tables import CLOCK, OTHERS, SESSIONS, create, fence, lease
 
-#: Limits of each call: a host that cannot reach the database has to know it soon. In seconds, the last one in milliseconds.
+#: Limits of each call, as a host that cannot reach the database has to know it soon: seconds, the last milliseconds.
 _LIMITS = {"connect_timeout": 3, "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 2}
 _LIMITS |= {"tcp_user_timeout": 3000}
 _OPTIONS = "-c statement_timeout=3s -c lock_timeout=2s"
@@ -63,8 +63,8 @@ def require_postgresql(urls: dict[str, str]) -> None:
     for setting, url in urls.items():
         if make_url(url).get_backend_name() != "postgresql":
             raise ConfigError(
-                f"A second hub cannot be had with {setting} = {make_url(url)!r}: two hosts need a database that both reach, "
-                "and whose lock and clock they share. Move both databases to PostgreSQL (docs/howto/two-hubs.md), or "
+                f"A second hub cannot be had with {setting} = {make_url(url)!r}: two hosts need a database that both "
+                "reach, and whose lock and clock they share. Move both databases to PostgreSQL (docs/howto/two-hubs.md), or "
                 "start the one hub with `jupyterhub`."
             )
 
@@ -148,7 +148,8 @@ class LeaseStore:
         Raises:
             StoreError: a database does not answer, or a transaction of the former holder does not end: call it again.
         """
-        return all([self._take_fence(engine, ticket) for engine in self._all])
+        taken = [self._take_fence(engine, ticket) for engine in self._all]  # of all, whatever the first says
+        return all(taken)
 
     def remove(self) -> bool:
         """Forget lease and fences, for a site with one hub again; return False while the lease is held."""

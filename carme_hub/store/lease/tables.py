@@ -27,7 +27,7 @@ lease = Table(
     Column("release", String(32), nullable=False),
 )
 
-#: Whose changes the database takes. It is a row of its own, because transactions hold it: a renewal must not wait for them.
+#: Whose changes the database takes. Transactions hold this row, so it is not the one that is renewed.
 fence = Table(
     "carme_hub_fence",
     metadata,

@@ -62,9 +62,11 @@ class ServiceAddress:
                 threading.Thread(target=self._forward, args=(here,), daemon=True).start()
 
     def _forward(self, here: socket.socket) -> None:
-        with suppress(OSError, ValueError), here, socket.create_connection(
-            ("127.0.0.1", int(self._target.read_text())), 5
-        ) as there:
+        with (
+            suppress(OSError, ValueError),
+            here,
+            socket.create_connection(("127.0.0.1", int(self._target.read_text())), 5) as there,
+        ):
             there.settimeout(None)
             self._open |= {here, there}
             back = threading.Thread(target=_pump, args=(there, here), daemon=True)
@@ -177,5 +179,3 @@ def two_hosts(hub: Hub, folder: Path, ours: str, theirs: str) -> Iterator[TwoHos
     finally:
         hosts.close()
         hub.start()
-
-

@@ -90,7 +90,9 @@ def test_the_other_hub_serves_within_30_s_after_kill_9_and_after_a_freeze(hosts:
         wait_for(lambda: "this host stands by" in hosts.log(active)[len(before) :] or how == "kill -9", 30, "a standby")  # noqa: B023
         active, other = other, active
         assert [row["id"] for row in hub.jobs()] == [job]
-    print("\ntake-over, until people are served:", {how: [f"{each:.1f} s" for each in of] for how, of in seconds.items()})
+    print(
+        "\ntake-over, until people are served:", {how: [f"{each:.1f} s" for each in of] for how, of in seconds.items()}
+    )
     assert max(max(of) for of in seconds.values()) <= 30
     hub.stop_server("alice")
     wait_for(lambda: not hub.jobs(), 60, "the job to end")

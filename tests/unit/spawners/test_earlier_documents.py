@@ -90,7 +90,9 @@ def test_the_documents_of_the_last_two_releases_are_kept_and_their_versions_are_
 def test_a_document_says_its_version_and_the_release() -> None:
     server = Server(("jupyterhub-singleuser",), {}, "http://hub/callback", "nonce")
     image, owner = Image("default", "/srv/images/default", "dir"), Owner("alice", 1001, 1001, "/home/alice")
-    document = json.loads(render("0f9a", owner, Request("cpu", "default"), image, server, Site(runtime("bubblewrap"))).data)
+    document = json.loads(
+        render("0f9a", owner, Request("cpu", "default"), image, server, Site(runtime("bubblewrap"))).data
+    )
     assert document["version"] == DATA_VERSION
     assert document["release"]
 

@@ -37,7 +37,12 @@ class Site:
 
     def configure(self) -> Path:
         file = self.folder / "jupyterhub_config.py"
-        mark = [sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.argv[2])", str(self.folder / "mark")]
+        mark = [
+            sys.executable,
+            "-c",
+            "import sys; open(sys.argv[1], 'a').write(sys.argv[2])",
+            str(self.folder / "mark"),
+        ]
         file.write_text(
             f"c = get_config()\nc.CarmeStore.url = {self.url!r}\nc.JupyterHub.db_url = {self.theirs!r}\n"
             f"c.CarmeSlurm.cluster = 'lab'\nc.CarmeStandby.lease_seconds = {LEASE}\nc.CarmeStandby.hang_seconds = 2\n"

@@ -15,7 +15,6 @@ from carme_hub.store.engine import make_engine
 from carme_hub.store.lease.lease import Lease, LeaseStore
 
 
-
 @dataclass
 class Databases:
     """The addresses of both."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyterhub import orm
+from leased_databases import Databases, ticket
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -19,8 +20,6 @@ from carme_hub.slurm.command import Commands, only_reads
 from carme_hub.store.engine import CarmeStore, make_engine
 from carme_hub.store.lease.fence import keep_out_late_writes, verify
 from carme_hub.store.lease.lease import LeaseStore
-
-from leased_databases import Databases, ticket
 
 WRITE = text("INSERT INTO note (cluster, name, at, actor, value) VALUES ('lab', :name, 5, '', '{}')")
 
@@ -61,7 +60,9 @@ def test_after_a_take_over_the_former_hub_writes_nothing_and_still_reads(
         connection.execute(WRITE, {"name": "before"})
     verify(engine, mine)
     other = take_over(databases, host)
-    with pytest.raises(NotActive, match="Another hub is active: the lease of lab is token 2, and this hub's token was 1"):
+    with pytest.raises(
+        NotActive, match="Another hub is active: the lease of lab is token 2, and this hub's token was 1"
+    ):
         with_retry(lambda: write(engine, "late"))
     with pytest.raises(NotActive):
         verify(engine, mine)

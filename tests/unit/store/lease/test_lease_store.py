@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from leased_databases import Databases, take, ticket
 from sqlalchemy import text
 
 from carme_hub.errors import ConfigError, NotActive, StoreError
 from carme_hub.store.engine import make_engine
 from carme_hub.store.lease.fence import refuse_without_lease
 from carme_hub.store.lease.lease import LeaseStore
-
-from leased_databases import Databases, take, ticket
 
 
 @pytest.fixture
