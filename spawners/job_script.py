@@ -20,8 +20,8 @@ from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
 
-#: The version of the data document and of what its programs say to the hub. A hub understands sessions with the documents
-#: of the last two releases (tests/unit/spawners/test_earlier_documents.py).
+#: The version of the data document and of what its programs say to the hub. A hub understands sessions with the
+#: documents of the last two releases (tests/unit/spawners/test_earlier_documents.py).
 DATA_VERSION = 1
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = program("batch_script")

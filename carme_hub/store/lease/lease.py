@@ -64,7 +64,7 @@ def require_postgresql(urls: dict[str, str]) -> None:
         if make_url(url).get_backend_name() != "postgresql":
             raise ConfigError(
                 f"A second hub cannot be had with {setting} = {make_url(url)!r}: two hosts need a database that both "
-                "reach, and whose lock and clock they share. Move both databases to PostgreSQL (docs/howto/two-hubs.md), or "
+                "reach, and whose lock and clock they share. Move both to PostgreSQL (docs/howto/two-hubs.md), or "
                 "start the one hub with `jupyterhub`."
             )
 

@@ -1,4 +1,4 @@
-"""Two hubs of one site on this machine: their configurations, the address that leads to the active one, and their processes."""
+"""Two hubs of one site on this machine: their configurations, the address of the active one, and their processes."""
 
 from __future__ import annotations
 

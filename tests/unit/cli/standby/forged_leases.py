@@ -1,4 +1,4 @@
-"""A lease table in memory, by a forged clock of the database; its rules are those that test_lease_store.py proves of the SQL."""
+"""A lease table in memory, by a forged clock; its rules are those that test_lease_store.py proves of the SQL."""
 
 from __future__ import annotations
 

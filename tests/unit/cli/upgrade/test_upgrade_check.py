@@ -120,7 +120,7 @@ def test_every_setting_that_an_earlier_release_had_exists_or_is_named_as_gone() 
 
 
 def test_an_older_hub_starts_again_with_a_database_of_the_same_schema(line: CommandLine, tmp_path: Path) -> None:
-    """The way back: the same schema is opened without a step, as often as one likes, also with rows of the other release."""
+    """The way back: the same schema is opened without a step, as often as one likes."""
     for _ in range(2):
         CarmeStore(url=line.url).open().dispose()
     assert not list(tmp_path.glob("state/*.2*"))

@@ -133,13 +133,16 @@ def test_a_savepoint_that_is_rolled_back_does_not_loosen_the_check(
     databases: Databases, host: LeaseStore, opened: tuple[Engine, Ticket]
 ) -> None:
     engine, _ = opened
-    with pytest.raises((NotActive, OperationalError)), engine.begin() as connection:
-        savepoint = connection.begin_nested()
-        connection.execute(WRITE, {"name": "undone"})
-        savepoint.rollback()  # gives the row of the fence back, too
-        connection.exec_driver_sql("SET application_name = 'pooler'")
-        take_over(databases, host)
+    connection = engine.connect()
+    connection.begin()
+    savepoint = connection.begin_nested()
+    connection.execute(WRITE, {"name": "undone"})
+    savepoint.rollback()  # gives the row of the fence back, too
+    connection.exec_driver_sql("SET application_name = 'pooler'")
+    take_over(databases, host)
+    with pytest.raises((NotActive, OperationalError)):
         connection.execute(WRITE, {"name": "late"})
+    connection.close()
     assert names(engine) == []
 
 
@@ -176,7 +179,7 @@ async def test_commands_that_change_slurm_are_not_run_by_a_hub_that_is_not_activ
     commands = Commands(prefix=str(tmp_path))
     assert (await commands.query("scancel", "7")).code == 0
     take_over(databases, host)
-    with pytest.raises(SlurmUnreachable, match="scancel was not run: .*"):
+    with pytest.raises(SlurmUnreachable, match="scancel was not run: "):
         await commands.query("scancel", "8")
     with pytest.raises(SlurmUnreachable, match="scancel was not run: Another hub is active"):
         await commands.query("scancel", "8")
