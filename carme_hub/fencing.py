@@ -1,8 +1,8 @@
 """The lease that this process acts under, and the check before an act that no database can undo.
 
 ``carme-hub standby`` starts the hub with a ticket in its environment; the hub's services get it too.
-``CarmeStore.open`` sets the check, and ``slurm.command`` calls it. Without a ticket, as on a site with one hub, nothing is checked
-(docs/explanation/two-hubs.md).
+``CarmeStore.open`` sets the check, and ``slurm.command`` calls it. Without a ticket, as on a site with one hub, nothing
+is checked (docs/explanation/two-hubs.md).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 JupyterHub does not notify a spawner class of its start, and creates no spawner object before a user needs one. But
 wrong settings should stop the hub at once, and pending cancellations should continue. JupyterHub loads every installed
-spawner class before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped, and ``JupyterHub.init_db``,
-before which it writes nothing. Nothing changes for hubs with another spawner.
+spawner class before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped, and
+``JupyterHub.init_db``, before which it writes nothing. Nothing changes for hubs with another spawner.
 """
 
 from __future__ import annotations

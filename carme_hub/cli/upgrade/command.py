@@ -25,9 +25,9 @@ class UpgradeApp(ConfiguredApp):
 
     name = "carme-hub upgrade"
     description = """Say what changes for this site with this release: settings, databases, helpers, running sessions,
-    Slurm. Install the release into a folder of its own and run it from there, as the hub's user, while the old hub runs:
-    nothing is changed. Exits with 0 where nothing is to be done, 1 where something is, 3 where something is not known.
-    """
+    Slurm. Install the release into a folder of its own and run it from there, as the hub's user, while the old hub is
+    up: nothing is changed. Exits with 0 where nothing is to be done, 1 where something is, 3 where something is not
+    known."""
     examples = "/opt/carme-hub-new/bin/carme-hub upgrade --check --config /etc/carme-hub/jupyterhub_config.py"
 
     check = Bool(False, help="Only say what changes. It is the only thing that this command does.").tag(config=True)

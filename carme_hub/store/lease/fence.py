@@ -90,8 +90,8 @@ def refuse_without_lease(url: str, name: str) -> None:
         engine.dispose()
     if found is not None:
         raise NotActive(
-            f"The hub of {name} is started by `carme-hub standby`, last on {found.host or 'no host yet'}, so that never "
-            "two are active. Start this one in the same way; or, if the site has one hub again, run "
+            f"The hub of {name} is started by `carme-hub standby`, last on {found.host or 'no host yet'}, so that "
+            "never two are active. Start this one in the same way; or, if the site has one hub again, run "
             "`carme-hub standby --remove` first."
         )
 
