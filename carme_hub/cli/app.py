@@ -22,7 +22,7 @@ class CarmeHubApp(Application):
         "init": ("carme_hub.cli.init.InitApp", "Create the secrets and certificates that a configuration names"),
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "standby": ("carme_hub.cli.standby.command.StandbyApp", "Run the hub on one of two hosts at a time"),
-        "upgrade": ("carme_hub.cli.upgrade.command.UpgradeApp", "Say what this release changes for a site"),
+        "upgrade": ("carme_hub.cli.upgrade.command.UpgradeCheckApp", "Say what this release changes for a site"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
         "quotas": (

@@ -34,8 +34,8 @@ class StandbyApp(ConfiguredApp):
 
     name = "carme-hub standby"
     description = """Wait for the lease of the site's hub in PostgreSQL, run the hub while this host holds it, and end
-    the hub before another host may have it. Run it on both hosts, in place of `jupyterhub`; words after -- are the hub's
-    own command. It ends with the hub's exit status."""
+    the hub before another host may have it. Run it on both hosts, in place of `jupyterhub`; words after -- are the
+    hub's own command. It ends with the hub's exit status."""
     examples = """carme-hub standby --config /etc/carme-hub/jupyterhub_config.py
 carme-hub standby -f jupyterhub_config.py -- jupyterhub --debug -f jupyterhub_config.py
 carme-hub standby --status"""

@@ -20,7 +20,7 @@ from .releases import Release, earlier_releases, release_of_schema
 EXIT_ACT, EXIT_UNKNOWN = 1, 3
 
 
-class UpgradeApp(ConfiguredApp):
+class UpgradeCheckApp(ConfiguredApp):
     """Say what an upgrade to this release means for a site."""
 
     name = "carme-hub upgrade"
@@ -35,11 +35,11 @@ class UpgradeApp(ConfiguredApp):
         config=True
     )
 
-    aliases = {**ConfiguredApp.aliases, "from": "UpgradeApp.from_release"}
+    aliases = {**ConfiguredApp.aliases, "from": "UpgradeCheckApp.from_release"}
     flags: Any = {
         **ConfiguredApp.flags,
         "check": (
-            {"UpgradeApp": {"check": True}},
+            {"UpgradeCheckApp": {"check": True}},
             "Only say what changes. It is the only thing that this command does.",
         ),
     }

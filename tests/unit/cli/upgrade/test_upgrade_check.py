@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rig.command_line import CommandLine, line
 
-from carme_hub.cli.upgrade.command import UpgradeApp, _classes
+from carme_hub.cli.upgrade.command import UpgradeCheckApp, _classes
 from carme_hub.cli.upgrade.releases import GONE, earlier_releases
 from carme_hub.paths import share_folder
 from carme_hub.store.engine import CarmeStore, head_revision, make_engine, migrate
@@ -29,14 +29,14 @@ def add(line: CommandLine, *lines: str) -> None:
 
 def parts(line: CommandLine, *argv: str) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
-    for each in line.json(UpgradeApp, "--check", *argv)["findings"]:
+    for each in line.json(UpgradeCheckApp, "--check", *argv)["findings"]:
         found.setdefault(each["part"], []).append((each["need"], each["text"] + " | " + each["do"]))
     return found
 
 
 def test_a_site_of_this_release_has_nothing_to_do(line: CommandLine) -> None:
     slurm(line, "24.11.3")
-    code, out, err = line.run(UpgradeApp, "--check")
+    code, out, err = line.run(UpgradeCheckApp, "--check")
     assert code == 0, out + err
     assert f"it has the schema of this release ({head_revision()}), so the way back is open" in out
     assert "Slurm: 24.11 is tested" in out
@@ -50,7 +50,7 @@ def test_an_older_database_is_named_with_each_step_and_stays_as_it_is(line: Comm
     migrate(engine, before.schema)
     engine.dispose()
     digest = hashlib.sha256(line.database.read_bytes()).digest()
-    code, out, _ = line.run(UpgradeApp, "--check")
+    code, out, _ = line.run(UpgradeCheckApp, "--check")
     assert code == 1
     assert out.startswith("from 0.2.0 to ")
     assert f"from {before.schema} to {head_revision()} in " in out
@@ -102,11 +102,11 @@ def test_slurm_is_compared_with_what_is_tested(line: CommandLine, release: str, 
 
 
 def test_without_slurm_it_is_not_known(line: CommandLine) -> None:
-    assert line.run(UpgradeApp, "--check")[0] == 3
+    assert line.run(UpgradeCheckApp, "--check")[0] == 3
 
 
 def test_without_check_it_names_the_how_to(line: CommandLine) -> None:
-    code, _, err = line.run(UpgradeApp)
+    code, _, err = line.run(UpgradeCheckApp)
     assert code == 2
     assert "docs/howto/upgrade.md" in err
 
