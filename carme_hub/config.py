@@ -192,7 +192,7 @@ JOB_SCOPES: dict[str, dict[str, Any]] = {
 }
 
 #: The variables of the hub's environment that a service receives.
-_PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
+_PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD", "CARME_HUB_LEASE")
 
 
 def configure(

@@ -15,7 +15,8 @@
     │   ├── EngineUnreachable   no answer, or one that cannot be parsed: proves nothing
     │   └── EngineRejected      the engine answered, and the answer is no
     ├── StoreError
-    │   └── SchemaMismatch      the database is not of this release
+    │   ├── SchemaMismatch      the database is not of this release
+    │   └── NotActive           another hub holds the lease, so this one changes nothing
     ├── ContainerError          an image or a runtime cannot be used
     ├── SandboxError            the one-machine cluster could not do what was requested
     └── ConfigError             a setting is wrong; the message names it
@@ -122,6 +123,10 @@ class StoreError(CarmeError):
 
 class SchemaMismatch(StoreError):
     """The database has another schema than this release needs."""
+
+
+class NotActive(StoreError):
+    """Another hub has taken the lease over (docs/explanation/two-hubs.md); nothing was changed."""
 
 
 class ContainerError(CarmeError):

@@ -44,6 +44,7 @@ CLASSES = (
     "carme_hub.activity.settings.CarmeActivity",
     "carme_hub.administration.settings.CarmeStatus",
     "carme_hub.store.engine.CarmeStore",
+    "carme_hub.cli.standby.settings.CarmeStandby",
 )
 HEAD = "<!-- Written by docs/traits.py from the help of the traits; change it there. -->\n"
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 
+from carme_hub import __version__
 from carme_hub.activity.settings import MINUTES_PATH
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import license_argument
@@ -19,6 +20,9 @@ from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
 
+#: The version of the data document and of what its programs say to the hub. A hub understands sessions with the
+#: documents of the last two releases (tests/unit/spawners/test_earlier_documents.py).
+DATA_VERSION = 1
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = program("batch_script")
 #: The supervisor of the container and of each rank; part of the data document.
@@ -333,7 +337,8 @@ def _document(
     }
     files["singleuser.json"] = {"mode": 0o600, "text": json.dumps(singleuser)}  # the batch script only writes it
     document = {
-        "version": 1,
+        "version": DATA_VERSION,
+        "release": __version__,
         "session": session,
         "user": owner.name,
         "session_folder": session_folder(owner, session),

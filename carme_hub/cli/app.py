@@ -22,6 +22,8 @@ class CarmeHubApp(Application):
         "setup": ("carme_hub.cli.setup.command.SetupApp", "Write what a site needs, start it, and try each partition"),
         "init": ("carme_hub.cli.init.InitApp", "Create the secrets and certificates that a configuration names"),
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
+        "standby": ("carme_hub.cli.standby.command.StandbyApp", "Run the hub on one of two hosts at a time"),
+        "upgrade": ("carme_hub.cli.upgrade.command.UpgradeCheckApp", "Say what this release changes for a site"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
         "backup": (

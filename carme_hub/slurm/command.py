@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.errors import SlurmRejected, SlurmUnreachable, StoreError
+from carme_hub.fencing import may_act
 
 from .process import Process, StartedProcess, can_start, start
 
@@ -31,6 +32,9 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 #: Bytes of a raw answer that are also decoded as text.
 _TEXT_BYTES = 1000
 _PIPE = 1 << 20
+#: Commands of Slurm that change nothing, and the first words with which scontrol and sacctmgr change nothing.
+_ONLY_READ = {"squeue", "sinfo", "sacct", "sstat", "sprio", "sreport", "sshare"}
+_READING_WORDS = {"scontrol": ("show", "ping", "version"), "sacctmgr": ("show", "list")}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -120,6 +124,8 @@ class Commands:
             SlurmUnreachable: there is no readable answer.
         """
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
+        if not only_reads(name, argv[1:]):
+            await self.check_active(name)
         limit = self.timeout if timeout is None else timeout
         process = await self.start(argv, environ=environ, user=user, stdin=bool(stdin))
         if raw:
@@ -171,6 +177,13 @@ class Commands:
         except (OSError, ValueError) as error:
             raise SlurmUnreachable(f"{os.path.basename(argv[0])} cannot be started: {error}") from error  # noqa: PTH119
 
+    async def check_active(self, name: str) -> None:
+        """Raise ``SlurmUnreachable`` where another hub is active, or may be: then nothing is run."""
+        try:
+            await may_act()
+        except StoreError as error:
+            raise SlurmUnreachable(f"{name} was not run: {error}") from error
+
     async def _read(self, process: Process, name: str) -> tuple[bytes, bytes]:
         out, err = await asyncio.gather(self._bounded(process.stdout, name), self._bounded(process.stderr, name))
         return out, err
@@ -186,6 +199,12 @@ class Commands:
             if size > self.max_bytes:
                 raise AnswerTooLong(f"{name}: the answer is longer than {self.max_bytes} bytes")
         return b"".join(parts)
+
+
+def only_reads(name: str, words: Sequence[str]) -> bool:
+    """Return whether a command certainly changes nothing in Slurm; of other programs than Slurm's that is not known."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    return name in _ONLY_READ or "--version" in words or first in _READING_WORDS.get(name, ())
 
 
 def _enlarge_pipe(process: Process) -> None:

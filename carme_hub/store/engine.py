@@ -24,8 +24,10 @@ from traitlets import Bool, Unicode
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.errors import SchemaMismatch, StoreError
+from carme_hub.fencing import ticket_of
 
 from .backup import copy_sqlite
+from .lease.fence import check_acts, keep_out_late_writes
 from .threads import THREAD_COUNT
 
 #: A table of its own, so that a JupyterHub in the same PostgreSQL database does not find an unknown version.
@@ -81,6 +83,8 @@ class CarmeStore(LoggingConfigurable):
     def open(self) -> Engine:
         """Return an engine on a database of this release's schema.
 
+        In the hub of a site with two, and in its services, it changes nothing once the other hub is active.
+
         Raises:
             SchemaMismatch: the database has the schema of another release; the message says what to run.
             StoreError: it cannot be opened, or other users may read it.
@@ -95,6 +99,9 @@ class CarmeStore(LoggingConfigurable):
         except StoreError:
             engine.dispose()
             raise
+        if (ticket := ticket_of()) is not None:
+            keep_out_late_writes(engine, ticket)
+            check_acts(engine, ticket)
         return engine
 
     def _check_schema(self, engine: Engine) -> None:

@@ -2,24 +2,29 @@
 
 JupyterHub does not notify a spawner class of its start, and creates no spawner object before a user needs one. But
 wrong settings should stop the hub at once, and pending cancellations should continue. JupyterHub loads every installed
-spawner class before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped. Nothing changes for hubs
-with another spawner.
+spawner class before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped, and
+``JupyterHub.init_db``, before which it writes nothing. Nothing changes for hubs with another spawner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from typing import Any
 
 from jupyterhub.app import JupyterHub
 
 from carme_hub.errors import CarmeError
+from carme_hub.fencing import ticket_of
 from carme_hub.garbage import ShortCollections
 from carme_hub.spawners.hub.monitoring.install import keep_checking, watch
 from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
 from carme_hub.spawners.hub.service_watchdog import keep_watchdog
+from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.lease.fence import keep_out_late_writes, refuse_without_lease, verify
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -46,7 +51,9 @@ def start_with_hub(spawner_class: Any) -> None:
         collections.start()
         readiness = watch(app)
         await start(app)
+        descriptor = int(os.environ.get("CARME_HUB_ALIVE_FD", "-1"))  # of `carme-hub standby`
         for name, keeping in (
+            *((("carme-say-alive", say_alive(descriptor)),) if descriptor >= 0 else ()),
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
             ("carme-collect-garbage", collections.run()),
@@ -58,3 +65,41 @@ def start_with_hub(spawner_class: Any) -> None:
             task.add_done_callback(_tasks.discard)
 
     JupyterHub.start = start_with_sessions
+    _check_lease_first(spawner_class)
+
+
+async def say_alive(descriptor: int, every: float = 1.0) -> None:
+    """Write to a pipe as long as the event loop runs; runs until it is cancelled, or nobody reads it."""
+    while True:
+        try:
+            os.write(descriptor, b".")
+        except BlockingIOError:
+            pass  # the reader stands still
+        except OSError:
+            return
+        await asyncio.sleep(every)
+
+
+def _check_lease_first(spawner_class: Any) -> None:
+    """Do not let a hub touch its database while another one is active, and fence what it writes there afterwards."""
+    init_db = JupyterHub.init_db
+
+    @functools.wraps(init_db)
+    def init_db_with_lease(app: Any) -> None:
+        is_hub = getattr(app, "_start_future", None) is not None  # `jupyterhub token` opens the database, too
+        if not is_hub or not issubclass(app.spawner_class, spawner_class):
+            init_db(app)
+            return
+        try:
+            ticket = ticket_of()
+            if ticket is None:
+                refuse_without_lease(CarmeStore(config=app.config).url, CarmeSlurm(config=app.config).cluster)
+            init_db(app)
+            if ticket is not None:
+                verify(app.db.get_bind(), ticket)
+                keep_out_late_writes(app.db.get_bind(), ticket)
+        except CarmeError as error:
+            app.log.critical("Carme Hub cannot start: %s", error)
+            app.exit(1)
+
+    JupyterHub.init_db = init_db_with_lease

@@ -196,6 +196,8 @@ class RestSubmitter:
         body: Mapping[str, Any] | None,
         timeout: float | None = None,
     ) -> tuple[int, Any]:
+        if method != "GET":
+            await self._commands.check_active("slurmrestd")
         if self._session is None or self._session.closed:
             connector = aiohttp.UnixConnector(self._socket) if self._socket else aiohttp.TCPConnector()
             self._session = aiohttp.ClientSession(connector=connector)

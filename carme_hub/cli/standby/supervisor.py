@@ -1,0 +1,229 @@
+"""Waits for the lease, starts the hub while it is held, and kills the hub before anybody else may have it.
+
+The main thread waits and kills; another one renews. Neither waits for the hub, and a renewal that hangs delays no kill.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from carme_hub.errors import StoreError
+from carme_hub.fencing import VARIABLE, Ticket
+from carme_hub.store.lease.lease import Lease
+
+from . import child
+from .tenure import Tenure, Times, clock
+
+#: Holds the descriptor on which the hub's event loop says that it runs; ``spawners.hub.startup`` writes to it.
+ALIVE = "CARME_HUB_ALIVE_FD"
+#: Seconds between two looks at the hub and at the clock.
+_TICK = 0.1
+#: Seconds for which a hub that was asked to end may take its time.
+_STOP = 20.0
+
+
+class Leases(Protocol):
+    """What is used of ``LeaseStore``."""
+
+    def acquire(self, holder: str, host: str, seconds: float, secrets: str, release: str) -> Lease: ...
+    def renew(self, ticket: Ticket) -> bool: ...
+    def release(self, ticket: Ticket) -> bool: ...
+    def take_fences(self, ticket: Ticket) -> bool: ...
+
+
+class HubProcess:
+    """A hub that dies with this process."""
+
+    def __init__(self, argv: Sequence[str], ticket: Ticket) -> None:
+        self._alive, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        environ = {**os.environ, VARIABLE: str(ticket), ALIVE: str(theirs)}
+        program = [sys.executable, "-I", str(Path(child.__file__)), str(os.getpid()), *argv]
+        try:
+            # A session of its own: what the terminal or systemd sends to us, we pass on.
+            self._process = subprocess.Popen(program, env=environ, pass_fds=(theirs,), start_new_session=True)
+        finally:
+            os.close(theirs)
+        self._heard: float | None = None
+
+    def ended(self) -> int | None:
+        """Return its exit status, None while it runs."""
+        return self._process.poll()
+
+    def silent(self, now: float) -> float:
+        """Return for how many seconds its event loop has said nothing; 0 if it never did."""
+        try:
+            if os.read(self._alive, 4096):
+                self._heard = now
+        except BlockingIOError:
+            pass
+        return now - self._heard if self._heard is not None else 0.0
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._alive)
+
+
+class Supervisor:
+    """Runs the hub while this host has the lease.
+
+    Args:
+        start: starts the hub with a ticket.
+        secrets, release: of this host; see ``Lease``.
+        on_active, on_passive: called before the hub starts, and after it has ended.
+        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = for ever.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        start: Callable[[Ticket], HubProcess],
+        log: logging.Logger,
+        *,
+        times: Times,
+        secrets: str = "",
+        release: str = "",
+        on_active: Callable[[], None] = lambda: None,
+        on_passive: Callable[[], None] = lambda: None,
+        hang: float = 0.0,
+        now: Callable[[], float] = clock,
+    ) -> None:
+        self._leases, self._start, self._log, self._times = leases, start, log, times
+        self._secrets, self._release, self._hang, self._now = secrets, release, hang, now
+        self._on_active, self._on_passive = on_active, on_passive
+        self._host = socket.gethostname()
+        self._waiting_for = ""
+        #: Set to end the hub and ``run``.
+        self.ended = threading.Event()
+
+    def run(self) -> int:
+        """Wait for the lease and serve, until the hub ends by itself or ``ended`` is set; return the exit status."""
+        self._on_passive()
+        while not self.ended.is_set():
+            tenure = self._acquire()
+            if tenure is not None:
+                code = self._serve(tenure)
+                if code is not None:
+                    return code
+            self.ended.wait(self._times.poll)
+        return 0
+
+    def _acquire(self) -> Tenure | None:
+        asked, holder = self._now(), uuid.uuid4().hex
+        try:
+            lease = self._leases.acquire(holder, self._host, self._times.lease, self._secrets, self._release)
+        except StoreError as error:
+            self._note(str(error), logging.WARNING)
+            return None
+        if lease.holder == holder:
+            self._waiting_for = ""
+            return Tenure(lease.ticket, self._times, asked)
+        if lease.secrets and lease.secrets != self._secrets:
+            self._note(
+                f"The secrets of this host are not those of {lease.host}, whose hub is active: after a take-over people "
+                "log in again, and no session can be reached. Copy the state folder of that host to this one.",
+                logging.ERROR,
+            )
+        else:
+            self._note(f"The hub on {lease.host} is active (token {lease.token}); this host stands by", logging.INFO)
+        return None
+
+    def _note(self, text: str, level: int) -> None:
+        """Log a reason for waiting once."""
+        if text != self._waiting_for:
+            self._log.log(level, text)
+        self._waiting_for = text
+
+    def _serve(self, tenure: Tenure) -> int | None:
+        """Run the hub; return its exit status, None if this host stands by again."""
+        self._log.warning("This host has the lease of %s (token %d)", tenure.ticket.name, tenure.ticket.token)
+        given_back = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(tenure, given_back), name="carme-renew", daemon=True)
+        renewing.start()
+        hub: HubProcess | None = None
+        try:
+            if not self._is_alone(tenure):
+                return None
+            self._on_active()
+            if tenure.over(self._now()):
+                return None
+            hub = self._start(tenure.ticket)
+            return self._watch(tenure, hub)
+        finally:
+            if hub is not None:
+                hub.kill()
+            given_back.set()
+            self._on_passive()
+            renewing.join(self._times.kill)
+            self._give_back(tenure)
+
+    def _is_alone(self, tenure: Tenure) -> bool:
+        """Wait until no write of a former holder can be accepted any more; return False if the lease is lost."""
+        while not self.ended.is_set() and not tenure.over(self._now()):
+            try:
+                if self._leases.take_fences(tenure.ticket):
+                    return True
+                tenure.lose("another hub has taken over")
+            except StoreError as error:
+                self._note(f"The hub is not started yet: {error}", logging.WARNING)
+                self.ended.wait(_TICK)
+        return False
+
+    def _watch(self, tenure: Tenure, hub: HubProcess) -> int | None:
+        stopping = 0.0
+        while True:
+            now = self._now()
+            if why := tenure.over(now):
+                self._log.critical("The hub is killed: %s", why)
+                return None
+            if (code := hub.ended()) is not None:
+                self._log.warning("The hub has ended with %d", code)
+                if stopping and code == -signal.SIGTERM:
+                    return 0
+                return code if code >= 0 else 128 - code
+            if self._hang and (silent := hub.silent(now)) > self._hang:
+                self._log.critical("The hub is killed: its event loop has said nothing for %.0f s", silent)
+                return None
+            if self.ended.is_set():
+                if not stopping:
+                    stopping = now
+                    hub.terminate()
+                elif now - stopping > _STOP:
+                    self._log.warning("The hub did not end in %g s, and is killed", _STOP)
+                    return 0
+            self.ended.wait(_TICK) if not stopping else threading.Event().wait(_TICK)
+
+    def _renew(self, tenure: Tenure, given_back: threading.Event) -> None:
+        while not given_back.wait(self._times.renew):
+            asked = self._now()
+            try:
+                if self._leases.renew(tenure.ticket):
+                    tenure.renewed(asked)
+                    continue
+            except StoreError as error:
+                self._log.warning("The lease is not renewed: %s", error)
+                continue
+            tenure.lose("the lease is another host's, or has run out")
+            return
+
+    def _give_back(self, tenure: Tenure) -> None:
+        try:
+            self._leases.release(tenure.ticket)
+        except StoreError as error:
+            self._log.warning("The lease is not given back, and runs out by itself: %s", error)

@@ -1,0 +1,106 @@
+"""Let databases refuse the changes of a hub that has lost the lease, by a check before the first one of a transaction.
+
+The check reads the row of the fence ``FOR SHARE``. A take-over changes that row, so it waits for transactions that have
+read it, and those that come later read the new holder. Transactions that only read are not checked and hold nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from carme_hub import fencing
+from carme_hub.errors import NotActive, StoreError
+from carme_hub.fencing import Ticket
+from carme_hub.store.threads import in_store_thread
+
+from .tables import lease
+
+_CHECKED = "carme_fence_checked"
+#: Statements that change nothing; a WITH may.
+_ONLY_READS = re.compile(r"\s*(select|show|set|explain|begin|commit|rollback|savepoint|release)\b", re.IGNORECASE)
+#: The name says to the next holder which connections to end.
+_CHECK = text(
+    "SELECT token, holder, set_config('application_name', :application, false) FROM carme_hub_fence "
+    "WHERE name = :name FOR SHARE"
+)
+_READ = text("SELECT token, holder FROM carme_hub_fence WHERE name = :name")
+
+
+def keep_out_late_writes(engine: Engine, ticket: Ticket) -> None:
+    """Have each transaction of an engine that changes something fail with ``NotActive`` once the lease is another's."""
+
+    @event.listens_for(engine, "begin")
+    @event.listens_for(engine, "rollback_savepoint")  # it gives back locks that were taken since
+    def _forget(connection: Connection, *_: Any) -> None:
+        connection.info.pop(_CHECKED, None)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _before(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if connection.info.get(_CHECKED) or _ONLY_READS.match(statement):
+            return
+        connection.info[_CHECKED] = True
+        try:
+            _compare(connection, ticket, application=ticket.application_name)
+        except BaseException:
+            connection.info.pop(_CHECKED, None)
+            raise
+
+
+def check_acts(engine: Engine, ticket: Ticket) -> None:
+    """Have ``fencing.may_act`` check the same."""
+    fencing.check_with(partial(in_store_thread, verify, engine, ticket))
+
+
+def verify(engine: Engine, ticket: Ticket) -> None:
+    """Return if the ticket is that of the active hub.
+
+    Raises:
+        NotActive: it is not. StoreError: it is not known.
+    """
+    try:
+        with engine.connect() as connection:
+            _compare(connection, ticket)
+    except SQLAlchemyError as error:
+        raise StoreError(f"It is not known whether this hub is still the active one: {error}") from error
+
+
+def refuse_without_lease(url: str, name: str) -> None:
+    """Raise ``NotActive`` where a hub of a cluster needs the lease, and this one was started without it.
+
+    A database that cannot be read is left to its own error.
+    """
+    if make_url(url).get_backend_name() != "postgresql":
+        return
+    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+    try:
+        with engine.connect() as connection:
+            if not inspect(connection).has_table(lease.name):
+                return
+            found = connection.execute(lease.select().where(lease.c.name == name)).one_or_none()
+    except SQLAlchemyError:
+        return
+    finally:
+        engine.dispose()
+    if found is not None:
+        raise NotActive(
+            f"The hub of {name} is started by `carme-hub standby`, last on {found.host or 'no host yet'}, so that "
+            "never two are active. Start this one in the same way; or, if the site has one hub again, run "
+            "`carme-hub standby --remove` first."
+        )
+
+
+def _compare(connection: Connection, ticket: Ticket, **values: str) -> None:
+    row = connection.execute(_CHECK if values else _READ, {"name": ticket.name, **values}).one_or_none()
+    if row is None or (row.token, row.holder) != (ticket.token, ticket.holder):
+        now = f"token {row.token}" if row is not None else "nobody's"
+        raise NotActive(
+            f"Another hub is active: the lease of {ticket.name} is {now}, and this hub's token was {ticket.token}. "
+            "Nothing was changed."
+        )

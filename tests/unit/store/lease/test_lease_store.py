@@ -1,0 +1,130 @@
+"""The lease: one host has it, by the database's clock, and each take-over has a higher token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from leased_databases import Databases, take, ticket
+from sqlalchemy import text
+
+from carme_hub.errors import ConfigError, NotActive, StoreError
+from carme_hub.store.engine import make_engine
+from carme_hub.store.lease.fence import refuse_without_lease
+from carme_hub.store.lease.lease import LeaseStore
+
+
+@pytest.fixture
+def hosts(databases: Databases) -> Iterator[tuple[LeaseStore, LeaseStore]]:
+    both = databases.host(), databases.host()
+    yield both
+    for each in both:
+        each.close()
+
+
+def test_the_second_host_waits_until_the_first_has_been_silent_for_the_time_of_the_lease(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, two = hosts
+    assert one.read() is None
+    first = ticket(one, "one")
+    seen = take(two, "two")
+    assert (seen.holder, seen.host, seen.token, seen.free) == ("one", "host of one", 1, False)
+    assert 0 <= seen.age < 5
+    databases.let_pass(11)
+    assert take(two, "two").holder == "one"
+    assert one.renew(first)
+    databases.let_pass(11)
+    assert take(two, "two").holder == "one"
+    databases.let_pass(2)
+    second = ticket(two, "two")
+    assert second.token == 2
+    assert not one.renew(first)
+    assert not one.release(first)
+    assert not one.take_fences(first)
+    assert two.renew(second)
+
+
+def test_a_lease_that_has_run_out_is_not_renewed_although_nobody_took_it(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, _ = hosts
+    mine = ticket(one, "one")
+    databases.let_pass(13)
+    assert not one.renew(mine)
+    assert ticket(one, "again").token == 2
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(hosts: tuple[LeaseStore, LeaseStore]) -> None:
+    one, two = hosts
+    assert one.release(ticket(one, "one"))
+    found = one.read()
+    assert found is not None
+    assert found.free
+    assert ticket(two, "two").token == 2
+
+
+def test_of_many_hosts_that_ask_at_once_one_has_it(databases: Databases) -> None:
+    several = [databases.host() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda pair: take(pair[1], f"host {pair[0]}"), enumerate(several)))
+    assert len({lease.holder for lease in found}) == 1
+    assert {lease.token for lease in found} == {1}
+    for each in several:
+        each.close()
+
+
+def test_tokens_grow_also_where_a_database_was_restored_from_an_older_copy(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, two = hosts
+    for turn in range(3):
+        assert one.release(ticket(one, f"turn {turn}"))
+    engine = make_engine(databases.ours)
+    with engine.begin() as connection:  # JupyterHub's database is the newer one
+        connection.execute(text("UPDATE carme_hub_lease SET token = 1"))
+        connection.execute(text("UPDATE carme_hub_fence SET token = 1"))
+    engine.dispose()
+    assert ticket(two, "two").token == 4
+
+
+def test_before_the_first_lease_it_is_seen_who_uses_the_hubs_database(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, two = hosts
+    assert (two.unleased(), one.unleased()) == ("", "")
+    hub = make_engine(databases.theirs)
+    with hub.connect():
+        assert "postgres from this machine (pid " in one.unleased()
+    hub.dispose()
+
+
+def test_a_hub_without_lease_is_refused_where_there_is_one_until_it_is_removed(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, _ = hosts
+    refuse_without_lease(databases.ours, "lab")
+    mine = ticket(one, "one")
+    with pytest.raises(NotActive, match=r"last on host of one.*carme-hub standby --remove"):
+        refuse_without_lease(databases.ours, "lab")
+    refuse_without_lease(databases.ours, "another cluster")
+    assert not one.remove()
+    assert one.release(mine)
+    assert one.remove()
+    refuse_without_lease(databases.ours, "lab")
+
+
+def test_without_postgresql_it_says_that_it_cannot_be_had(databases: Databases) -> None:
+    with pytest.raises(ConfigError, match=r"second hub cannot be had with CarmeStore\.url = sqlite.*two-hubs\.md"):
+        LeaseStore("sqlite:///carme.sqlite", databases.theirs, "lab")
+    with pytest.raises(ConfigError, match=r"JupyterHub\.db_url = sqlite"):
+        LeaseStore(databases.ours, "sqlite:///jupyterhub.sqlite", "lab")
+
+
+def test_a_database_that_does_not_answer_is_an_error_in_time(databases: Databases) -> None:
+    gone = databases.ours.partition("?")[0] + "?host=/nowhere"
+    host = LeaseStore(gone, databases.theirs, "lab")
+    with pytest.raises(StoreError, match="out of reach"):
+        take(host, "one")
+    host.close()
