@@ -166,15 +166,17 @@ class Machine:
             argv.append(f"--bind={here}:{there[1:]}" if there.startswith("+") else f"--bind-ro={here}:{there}")
         groups = " ".join(shlex.quote(str(folder / "cgroup.procs")) for folder in _new_cgroups(self.name))
         enter = f'for group in {groups}; do echo $$ >"$group"; done; exec "$@"'
-        console = (STATE / self.name / "console.log").open("wb")
-        self._nspawn = subprocess.Popen(
-            ["/bin/bash", "-c", enter, "bash", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (STATE / self.name / "console.log").open("wb") as console:
+            self._nspawn = subprocess.Popen(
+                ["/bin/bash", "-c", enter, "bash", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         wait_for(self._is_up, BOOT, f"{self.name} to boot", self.log)
+        # nspawn mounts the controllers of version 1 read-only. A machine may write its own, and only these are seen here.
+        self.run("for place in $(findmnt -n -r -t cgroup -o TARGET); do mount -o remount,bind,rw $place; done")
 
     def _is_up(self) -> bool:
         process = self._nspawn
@@ -207,7 +209,7 @@ class Machine:
     def try_run(self, script: str, user: str = "root", limit: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run commands as ``run`` does, and return what became of them; output and errors are one text."""
         argv = ["nsenter", f"--target={self.leader}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
-        argv += ["--root", "--wd=/", "--", "/usr/bin/env", "-i", "LC_ALL=C.UTF-8", "HOME=/root", "TERM=dumb"]
+        argv += ["--root", "--wd", "--", "/usr/bin/env", "-i", "LC_ALL=C.UTF-8", "HOME=/root", "TERM=dumb"]
         argv += ["DEBIAN_FRONTEND=noninteractive", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         argv += ["runuser", "-u", user, "--"] if user != "root" else []
         return subprocess.run(
