@@ -39,13 +39,14 @@ NODES_MAX_AGE, OUTAGE_MAX_AGE = 300.0, 30 * 86400.0
 
 async def issue_certificate(spawner: Any, hub: HubContext) -> dict[str, str]:
     """Return the texts of key, certificate and authority for one start, by JupyterHub's names for them."""
-    names = spawner.ssl_alt_names
+    names = _names_of_site(spawner)
     if callable(names):
         names = names(spawner)
         if inspect.isawaitable(names):
             names = await names
-    # Not localhost, which JupyterHub adds: a session must not be able to impersonate the hub or a service.
-    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, hub)]))
+    elif not names:
+        names = await _node_names(spawner, hub)
+    alt_names = list(dict.fromkeys(names))
     return await asyncio.to_thread(
         issue,
         spawner.internal_certs_location,
@@ -70,9 +71,19 @@ def certificate_of(texts: Mapping[str, str]) -> str:
     return fingerprint(ssl.PEM_cert_to_DER_cert(texts["certfile"]))
 
 
+def _names_of_site(spawner: Any) -> Any:
+    """Return what the site has set as ``ssl_alt_names``.
+
+    JupyterHub's default for them is ``trusted_alt_names``, where a site names its hub. A certificate with these, or with
+    localhost, which JupyterHub adds, lets a session impersonate the hub; and it does not name the session's node.
+    """
+    names = spawner.ssl_alt_names
+    return [] if not callable(names) and list(names) == list(spawner.trusted_alt_names) else names
+
+
 async def _node_names(spawner: Any, hub: HubContext) -> list[str]:
-    if spawner.node_address is not None or spawner.ssl_alt_names:
-        return []  # the administrator has set the names of nodes
+    if spawner.node_address is not None:
+        return []  # a name for each node is the site's to set, in ssl_alt_names
     request = spawner._request
     partition = request.partition if request is not None else ""
     try:
