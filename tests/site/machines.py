@@ -68,21 +68,17 @@ def _mounted(below: Path) -> list[str]:
 
 
 def _cgroups(name: str = "x") -> list[Path]:
-    """Return the folders of a cgroup below ours, one for each hierarchy."""
+    """Return the folders of a cgroup below ours, one for each hierarchy that has controllers."""
     mounts = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         words, _, kind = line.partition(" - ")
         if kind.startswith(("cgroup ", "cgroup2 ")):
-            options = "" if kind.startswith("cgroup2 ") else kind.split()[-1]
-            mounts[frozenset(options.split(",")) - {"rw"}] = Path(words.split()[4])
-    found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        top = mounts.get(frozenset(filter(None, controllers.split(","))) or frozenset({""}))
-        # systemd's own hierarchy is nspawn's matter.
-        if top is not None and not controllers.startswith("name="):
-            found.append(top / path.lstrip("/") / f"{PREFIX}{name}")
-    return found
+            options = "" if kind.startswith("cgroup2 ") else kind.split()[-1].removeprefix("rw,")
+            mounts[options] = Path(words.split()[4])
+    ours = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    if len(ours) > 1:  # version 1, or both: those of version 2, and systemd's own, have no controllers, and are nspawn's
+        ours = [(number, which, path) for number, which, path in ours if which and not which.startswith("name=")]
+    return [mounts[which] / path.lstrip("/") / f"{PREFIX}{name}" for _, which, path in ours if which in mounts]
 
 
 def _new_cgroups(name: str) -> list[Path]:

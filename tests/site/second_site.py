@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import shutil
 import stat
 import sys
@@ -92,10 +91,9 @@ class SecondSite:
         return layers(role, self._documented(role, "apt-get"))
 
     def _documented(self, role: str, command: str) -> list[str]:
-        """Return the packages that the docs install on a kind of machine with a command."""
+        """Return what the docs write after ``COMMAND install`` for a kind of machine."""
         lines = [line for step in self.instructions.steps if role in step.machines for line in step.text.splitlines()]
-        words = [shlex.split(line) for line in lines if line.startswith(f"{command} install ")]
-        return [word for line in words for word in line[2:] if not word.startswith("-")]
+        return [line.removeprefix(f"{command} install ") for line in lines if line.startswith(f"{command} install ")]
 
     def _shared(self) -> dict[str, dict[Path, str]]:
         """Make what the machines share, and return what each kind binds."""

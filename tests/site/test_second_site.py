@@ -46,8 +46,10 @@ def session(second_site: SecondSite, token: str) -> Iterator[str]:
 
 def page(site: SecondSite) -> str:
     """Return the login page, "" while there is none."""
-    fetch = "import ssl, urllib.request as u; print(u.urlopen('https://10.0.0.1/hub/login', context=ssl.create_default_context(cafile='/etc/carme-hub/hub.pem')).read().decode())"
-    return site.hub.try_run(f'/opt/carme-hub/bin/python -c "{fetch}"').stdout
+    fetch = "import ssl, urllib.request as u; c = ssl.create_default_context(cafile='/etc/carme-hub/hub.pem'); "
+    fetch += "print(u.urlopen('https://10.0.0.1/hub/login', context=c).read().decode())"
+    done = site.hub.try_run(f'/opt/carme-hub/bin/python -c "{fetch}"')
+    return "" if done.returncode else done.stdout
 
 
 def journal(site: SecondSite) -> str:

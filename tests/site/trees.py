@@ -32,7 +32,7 @@ SYSTEM = (
 ROLES = {
     "hub": ("openssh-client",),
     "controller": ("slurmctld", "slurmdbd", "mariadb-server", "slapd", "ldap-utils", "openssh-server"),
-    "nodes": ("slurmd", "python3"),
+    "nodes": ("slurmd",),
 }
 #: Where the machines find wheels and npm's packages; below /usr, which a build of an image sees, too.
 WHEELS, OUR_WHEEL, NPM = "/usr/local/share/wheels", "/usr/local/share/our-wheel", "/usr/local/share/npm"
@@ -83,7 +83,7 @@ def layers(role: str, documented: Sequence[str]) -> list[Path]:
     """Return the folders of a role's machine, the uppermost first.
 
     Args:
-        documented: Debian packages that the docs install on it; they are fetched, not installed.
+        documented: what the docs say after ``apt-get install`` on it; those packages are fetched, not installed.
     """
     sources = _apt_sources()
     release = [_RELEASE["VERSION_CODENAME"], sources, SYSTEM, ANSWERS]
@@ -130,7 +130,7 @@ def _fill_system(tree: Path, sources: str) -> None:
     for key in re.findall(r"signed-by=([^\]\s]+)", sources):
         (tree / key.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(key, tree / key.lstrip("/"))
-    settings = [line for line in run("apt-config", "dump").splitlines() if re.match(r"Acquire::(http|https|ftp|Ret)", line)]
+    settings = [line for line in run("apt-config", "dump").splitlines() if re.match("Acquire::(http|Retries)", line)]
     (tree / "etc/apt/apt.conf.d/10this-machine").write_text("\n".join(settings) + "\n")
     if AUTHORITIES.exists():  # until ca-certificates is installed, which writes its own
         (tree / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _fill_system(tree: Path, sources: str) -> None:
 
 def _fill_role(tree: Path, system: Path, packages: Sequence[str], documented: Sequence[str]) -> None:
     with overlay([system], tree, CACHE / f"{BUILDING}-work", CACHE / f"{BUILDING}-root") as root:
-        fetch = [f"apt-get install -q -y --download-only {shlex.join(documented)}"] if documented else []
+        fetch = [f"apt-get install -q --download-only {words}" for words in documented]
         _inside(root, _install(packages), "rm -f /var/cache/apt/archives/*.deb", *fetch)
 
 
@@ -199,9 +199,8 @@ def wheel(folder: Path) -> Path:
 def wheels(ours: Path) -> Path:
     """Return a folder of the wheels that our package and the default image need, by this machine's settings of pip."""
     # The list is the product's: `carme-hub image build` asks for these packages.
-    image = json.loads(
-        run(sys.executable, "-c", "import json; from carme_hub.sandbox.images.packages import base_packages as p; print(json.dumps(p()))", cwd=ROOT)
-    )
+    code = "import json; from carme_hub.sandbox.images.packages import base_packages as p; print(json.dumps(p()))"
+    image = json.loads(run(sys.executable, "-c", code, cwd=ROOT))
 
     def fill(folder: Path) -> None:
         run(sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, ours, *image, cwd="/")
@@ -211,8 +210,8 @@ def wheels(ours: Path) -> Path:
     return kept("wheels", [(ROOT / "setup.cfg").read_text(), image, sys.version], fill)
 
 
-def npm_packages(packages: Sequence[str], hub: Sequence[Path]) -> Path:
-    """Return a cache of npm's with these packages and, in the file ``registry``, the address where it found them.
+def npm_packages(documented: Sequence[str], hub: Sequence[Path]) -> Path:
+    """Return a cache of npm's with what the docs say after ``npm install`` and, in the file ``registry``, the address where it found them.
 
     Debian's own npm fills it, in a copy of the hub's machine: what another release has cached, it does not find.
 
@@ -226,12 +225,13 @@ def npm_packages(packages: Sequence[str], hub: Sequence[Path]) -> Path:
             for file in (Path.home() / ".npmrc", Path("/etc/npmrc"), AUTHORITIES):
                 if file.exists():
                     shutil.copy(file, root / str(file).lstrip("/"))
-            options = f"--cache={NPM} --no-fund --no-audit --loglevel=error --global"
+            options = f"--cache={NPM} --no-fund --no-audit --loglevel=error"
             _inside(
                 *(root, "apt-get install -q -y --no-install-recommends npm"),
-                *(f"npm install {options} {shlex.join(packages)}", f"npm config get registry >{NPM}/registry"),
+                *(f"npm install {options} {words}" for words in documented),
+                f"npm config get registry >{NPM}/registry",
                 bind={folder: NPM},
             )
         shutil.rmtree(new[0])
 
-    return kept("npm", [list(packages), [folder.name for folder in hub]], fill)
+    return kept("npm", [list(documented), [folder.name for folder in hub]], fill)
