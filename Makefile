@@ -7,7 +7,7 @@ SPHINX = $(BIN)/sphinx-build -q -W --keep-going -E -c docs -d build/doctrees
 MERMAID := build/mermaid/mermaid.tiny.js
 MERMAID_PACKAGE := @mermaid-js/tiny@11.17.2
 
-.PHONY: help docs docs-linkcheck docs-tools release-check demo demo-down demo-check test test-changed unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
+.PHONY: help docs docs-linkcheck docs-tools release-check demo demo-down demo-check test test-changed unit cluster faults browser hub-suite other-slurm nightly site lint format setup clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
@@ -58,6 +58,11 @@ other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built f
 
 nightly: setup  ## the long version: every row, every earlier release, every crash point 20 times
 	@CARME_NIGHTLY=1 $(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory site
+
+site: setup  ## a second site of booted machines, with a hub installed by the docs alone; as root
+	@./sandbox/setup.sh "$(PYTHON)" "$(VENV)" tests/site/apt-packages.txt
+	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/site -q
 
 lint: setup  ## ruff, mypy, import-linter, djlint
 	@$(BIN)/ruff check .

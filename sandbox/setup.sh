@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Install what apt-packages.txt names and make the virtual environment. Quick when there is nothing to do.
-# Usage: sandbox/setup.sh PYTHON VENV
+# Install what apt-packages.txt names, and further lists, and make the virtual environment. Quick when nothing is to do.
+# Usage: sandbox/setup.sh PYTHON VENV [LIST …]
 set -euo pipefail
 python=$1 venv=$2
 cd "$(dirname "$0")/.."
 
-wanted=$(grep -v '^#' sandbox/apt-packages.txt)
+wanted=$(grep -hv '^#' sandbox/apt-packages.txt "${@:3}")
 missing=()
 for entry in $wanted; do
     package=${entry%%|*}

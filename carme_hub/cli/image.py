@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from carme_hub.sandbox.images.build import (
 
 
 class _ImageTask(Application):
-    """Base of the tasks: they print their progress, and the image's path last."""
+    """Base of the tasks: they print the image's path, and their progress as errors are, so that `$(…)` is the path."""
 
     def start(self) -> None:
         """Do the task."""
@@ -35,7 +36,7 @@ class _ImageTask(Application):
 
     def progress(self, line: str) -> None:
         """Print a line of progress."""
-        print(line, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
 
 class AddApp(_ImageTask):

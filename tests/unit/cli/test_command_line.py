@@ -11,6 +11,7 @@ import ssl
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ import carme_hub
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.cli.base import table
 from carme_hub.cli.db import UpgradeApp
+from carme_hub.cli.image import BuildApp
 from carme_hub.cli.init import InitApp
 from carme_hub.cli.proxy import ProxyApp, proxy_command
 from carme_hub.errors import ConfigError
@@ -46,6 +48,19 @@ def test_a_table_is_aligned_and_changes_nothing_that_is_in_it() -> None:
 
 def test_it_says_its_version() -> None:
     assert carme("--version").stdout.strip() == carme_hub.__version__
+
+
+def test_what_an_image_command_prints_is_the_images_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build_with_progress(store: Path, progress: Callable[[str], None]) -> Path:
+        progress("Building the image")
+        return store / "default-1"
+
+    monkeypatch.setattr("carme_hub.cli.image.build_default_image", build_with_progress)
+    monkeypatch.setattr("carme_hub.cli.image.mark_kept", lambda image: None)
+    BuildApp(store="/opt/images").start()
+    assert capsys.readouterr() == ("/opt/images/default-1\n", "Building the image\n")
 
 
 def test_without_a_subcommand_it_says_which_there_are() -> None:

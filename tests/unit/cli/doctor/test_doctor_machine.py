@@ -43,6 +43,11 @@ def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: P
     assert "JupyterHub.trusted_alt_names" not in found
 
 
+def test_a_path_of_an_image_that_cannot_be_looked_at_ends_nothing(bare: Path) -> None:
+    bare.write_text(bare.read_text().replace("/opt/carme-hub/images/default", f"/opt/{'x' * 300}"))
+    assert "is not on this machine" in examined(bare)["SlurmContainerSpawner.images"].why
+
+
 def test_a_site_without_the_helper_of_jobs_is_told_what_that_costs(bare: Path) -> None:
     lines = [line for line in bare.read_text().splitlines() if "jobs_command" not in line]
     bare.write_text("\n".join(lines))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from certipy import Certipy
@@ -12,7 +14,7 @@ from cryptography import x509
 
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError
-from carme_hub.spawners.hub.tls import AUTHORITY, issue, lifetime
+from carme_hub.spawners.hub.tls import AUTHORITY, issue, issue_certificate, lifetime
 
 
 @pytest.fixture
@@ -85,3 +87,44 @@ def test_certificate_is_good_for_a_day_longer_than_its_session(location: Path) -
 def test_a_name_of_no_kind_is_refused(location: Path) -> None:
     with pytest.raises(ConfigError, match="DNS:"):
         issued(location, "node7")
+
+
+class WatcherThatKnowsTwoNodes:
+    async def nodes(self, max_age: float) -> tuple[SimpleNamespace, ...]:
+        return tuple(
+            SimpleNamespace(name=name, address=address, partitions=("gpu",))
+            for name, address in (("gpu01", "10.0.0.11"), ("gpu02", ""))
+        )
+
+
+#: JupyterHub gives each spawner the names of the hub's own certificate, also as the default of ``ssl_alt_names``.
+OF_THE_HUB = ["IP:10.0.0.1"]
+HUB: Any = SimpleNamespace(watcher=WatcherThatKnowsTwoNodes())
+
+
+@pytest.mark.parametrize(
+    ("set_by_the_site", "named"),
+    [
+        (OF_THE_HUB, ["10.0.0.11", "gpu02"]),
+        ([], ["10.0.0.11", "gpu02"]),
+        (["DNS:*.ib.example.org"], ["*.ib.example.org"]),
+        (lambda spawner: ["DNS:node7"], ["node7"]),
+    ],
+)
+async def test_certificate_names_the_nodes_and_never_the_hub(
+    location: Path, set_by_the_site: Any, named: list[str]
+) -> None:
+    spawner = SimpleNamespace(
+        ssl_alt_names=set_by_the_site,
+        trusted_alt_names=OF_THE_HUB,
+        internal_certs_location=str(location),
+        internal_trust_bundles={AUTHORITY: str(location / AUTHORITY / f"{AUTHORITY}.crt")},
+        user=SimpleNamespace(name="alice"),
+        node_address=None,
+        start_timeout=600,
+        _request=Request(profile="gpu", image="default", time_limit=120, partition="gpu"),
+    )
+    texts = await issue_certificate(spawner, HUB)
+    names = x509.load_pem_x509_certificate(texts["certfile"].encode()).extensions
+    found = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in found] == named
