@@ -1,4 +1,4 @@
-"""The tables of what administrators do. Migrations ``carme0014`` and ``carme0018`` create them."""
+"""The tables of what administrators do. Migrations ``carme0014`` and ``carme0017`` create them."""
 
 from __future__ import annotations
 

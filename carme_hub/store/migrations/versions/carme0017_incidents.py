@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "carme0018"
+revision = "carme0017"
 down_revision = "carme0016"
 branch_labels = None
 depends_on = None
