@@ -13,7 +13,9 @@ from carme_hub.sandbox.images import hub_environment
 def test_a_module_that_has_gone_is_not_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, folder = tmp_path / "source", tmp_path / "environment"
     left = source / "build" / "lib" / "carme_hub" / "home.py"
-    for path in (left, source / "build" / "docs" / "index.html", source / "setup.cfg", source / "pyproject.toml"):
+    page = source / "build" / "docs" / "index.html"
+    sources = (source / name for name in ("carme_hub/a", "spawners/a", "services/a", "sandbox/a", "share/a"))
+    for path in (left, page, source / "setup.cfg", source / "pyproject.toml", *sources):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     folder.mkdir()
@@ -24,5 +26,5 @@ def test_a_module_that_has_gone_is_not_installed_again(tmp_path: Path, monkeypat
     monkeypatch.setattr(hub_environment, "_run", lambda *argv: installed.append((argv[-1], left.exists())))
     hub_environment.ensure_hub_environment(folder, lambda text: None)
     assert (str(source), False) in installed
-    assert (source / "build" / "docs" / "index.html").exists()
+    assert page.exists()
     assert hub_environment.is_current(folder)
