@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from carme_hub._version import __version__
+
 if TYPE_CHECKING:
     from carme_hub.config import configure
 
-__version__ = "0.2.0"
 __all__ = ["__version__", "configure"]
 
 
