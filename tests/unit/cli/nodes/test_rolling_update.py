@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forged_site import Site
+from forged_update_site import Site
 
 from carme_hub.cli.hub_client import HubRefused, HubUnreachable
 from carme_hub.cli.nodes import node_steps

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forged_site import Site
+from forged_update_site import Site
 
 from carme_hub.cli.nodes import site_command
 from carme_hub.cli.nodes.check import CheckApp, InstallCheckApp
