@@ -91,37 +91,35 @@ function show(box, html) {
   return whole;
 }
 
+// Milliseconds after which a stream is taken for dead; the hub says something every ten seconds.
+const SILENCE = 25000;
 const sessions = document.getElementById("carme-sessions");
 if (sessions?.dataset.events) {
   const stale = document.getElementById("carme-stale");
   let stream = null;
   let waiting = ""; // what could not be shown yet
   let pause = 3000; // milliseconds before the next attempt
-  let silence = 0;
-  const sayStale = (since) => {
-    stale.querySelector("time").textContent = since;
-    stale.hidden = false;
-  };
+  let began = 0; // the last attempt
+  let heard = Date.now(); // when the hub said something last, also that nothing has changed
   const open = () => {
     if (stream || document.hidden) return;
-    const opened = new EventSource(sessions.dataset.events); // it connects again by itself after most errors
+    const opened = new EventSource(sessions.dataset.events);
     stream = opened;
+    began = Date.now();
+    opened.addEventListener("alive", () => (heard = Date.now()));
     opened.addEventListener("sessions", (event) => {
+      heard = Date.now();
       pause = 3000;
-      clearTimeout(silence);
-      silence = 0;
       stale.hidden = true;
       waiting = show(sessions, event.data) ? "" : event.data;
     });
-    opened.addEventListener("error", () => {
-      // The hub ends each stream after some minutes; the next one is there at once.
-      silence ||= setTimeout(sayStale, 10000, new Date().toLocaleTimeString());
-      // The proxy answers for a hub that is not there; after such an answer the browser gives up.
-      if (opened.readyState !== EventSource.CLOSED || stream !== opened) return;
-      stream = null;
-      setTimeout(open, pause * (0.5 + Math.random()));
-      pause = Math.min(2 * pause, 60000);
-    });
+    // The browser connects again by itself, but not after the answer that the proxy gives for a hub that is not there.
+    opened.addEventListener("error", () => opened.readyState === EventSource.CLOSED && stream === opened && again());
+  };
+  const again = () => {
+    close();
+    setTimeout(open, pause * (0.5 + Math.random()));
+    pause = Math.min(2 * pause, 60000);
   };
   const close = () => {
     stream?.close();
@@ -129,9 +127,18 @@ if (sessions?.dataset.events) {
   };
   setInterval(() => {
     if (waiting && show(sessions, waiting)) waiting = "";
+    // The proxy keeps a stream open whose hub has died, so silence is the only sign.
+    if (document.hidden || Date.now() - heard < SILENCE) return;
+    if (stale.hidden) stale.querySelector("time").textContent = new Date(heard).toLocaleTimeString();
+    stale.hidden = false;
+    if (stream && Date.now() - began > SILENCE) again();
   }, 1000);
   // A tab in the background needs no stream; the browser allows few connections to a host.
-  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return close();
+    heard = Date.now();
+    open();
+  });
   window.addEventListener("pagehide", close);
   open();
 }

@@ -56,25 +56,53 @@ function failed(message) {
   page.setAttribute("aria-busy", "false");
 }
 
-const events = new EventSource(page.dataset.progressUrl);
-events.onopen = () => {
-  received = 0;
-};
-events.onmessage = (message) => {
-  const event = JSON.parse(message.data);
-  show(event);
-  if (event.ready) {
+// Milliseconds without a message after which the page connects again: a proxy keeps a stream open whose hub has died.
+const SILENCE = 30000;
+let events = null;
+let silence = 0;
+
+function follow() {
+  events?.close();
+  events = new EventSource(page.dataset.progressUrl);
+  listen();
+  events.onopen = () => {
+    received = 0;
+  };
+  events.onmessage = (message) => {
+    const event = JSON.parse(message.data);
+    listen();
+    show(event);
+    if (!event.ready && !event.failed) return;
+    clearTimeout(silence);
     events.close();
-    window.location.reload(); // the hub redirects to the server
-  } else if (event.failed) {
-    events.close();
-    failed(event.message);
+    if (event.failed) failed(event.message);
+    else window.location.reload(); // the hub redirects to the server
+  };
+  events.onerror = () => {
+    // The browser tries again by itself unless the hub refused, or the proxy answered for it.
+    if (events.readyState !== EventSource.CLOSED) return;
+    clearTimeout(silence);
+    setTimeout(reload, 3000);
+  };
+}
+
+function listen() {
+  clearTimeout(silence);
+  silence = setTimeout(follow, SILENCE);
+}
+
+// Reloads once the hub answers: before, the proxy's error would take the place of this page.
+async function reload() {
+  const there = await fetch(window.location.href, { redirect: "manual", cache: "no-store" }).catch(() => null);
+  if (there && (there.type === "opaqueredirect" || there.status < 500)) {
+    window.location.reload();
+    return;
   }
-};
-events.onerror = () => {
-  // The browser tries again by itself unless the hub refused; then a reload shows the state.
-  if (events.readyState === EventSource.CLOSED) setTimeout(() => window.location.reload(), 3000);
-};
+  show({ message: "The hub does not answer. This page goes on by itself when it does." });
+  setTimeout(reload, 3000);
+}
+
+follow();
 
 stop.addEventListener("click", async () => {
   stop.disabled = true;

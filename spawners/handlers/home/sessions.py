@@ -26,9 +26,10 @@ EVENTS, STOP = r"/carme/home/events", r"/carme/sessions/([0-9a-f-]{36})/stop"
 RENAME = r"/carme/sessions/([0-9a-f-]{36})/rename"
 #: The most characters of a name.
 MAX_NAME = 60
-#: Seconds between two looks at memory, and at the database; without a change a comment is sent, so that no proxy on
-#: the way takes the stream for dead; then the browser connects anew, and is authenticated anew.
-LOOK, READ, KEEP_ALIVE, LONGEST = 3.0, 30.0, 20.0, 600.0
+#: Seconds between two looks at memory, and at the database; without a change it is said that the hub is alive, so that
+#: no proxy on the way takes the stream for dead, nor the page, since a proxy keeps a stream whose hub has died. At the
+#: end the browser connects anew, and is authenticated anew.
+LOOK, READ, KEEP_ALIVE, LONGEST = 3.0, 30.0, 10.0, 600.0
 #: Streams of one user at a time: one for each open page.
 MOST_STREAMS = 20
 
@@ -79,7 +80,7 @@ class HomeEventsHandler(BaseHandler):
                 await self.flush()
             elif time.monotonic() - sent_at >= KEEP_ALIVE:
                 sent_at = time.monotonic()
-                self.write(": nothing has changed\n\n")
+                self.write("event: alive\ndata: nothing has changed\n\n")
                 await self.flush()
             await asyncio.sleep(LOOK)
 

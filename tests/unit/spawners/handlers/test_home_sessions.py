@@ -176,13 +176,13 @@ async def test_the_stream_sends_the_sessions_when_they_change_and_only_then(alic
     assert "It has been running on node7" not in second
 
 
-async def test_without_a_change_the_stream_only_keeps_itself_alive(
+async def test_without_a_change_the_stream_says_that_the_hub_is_alive(
     alice: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "KEEP_ALIVE", 0.2)
     first, *others = await events(alice, 4)
     assert first.startswith("event: sessions")
-    assert others == [": nothing has changed"] * 3
+    assert others == ["event: alive\ndata: nothing has changed"] * 3
 
 
 async def test_the_stream_ends_after_a_while_so_that_who_has_logged_out_gets_no_more(
