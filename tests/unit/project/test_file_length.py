@@ -32,3 +32,9 @@ def test_no_folder_has_more_than_about_fifteen_files(top: str) -> None:
     # The schema's migrations are a list that only grows.
     folders = Counter(file.parent for file in files if file.parent.name != "versions")
     assert {str(folder): count for folder, count in folders.items() if count > FILES} == {}
+
+
+def test_no_two_modules_of_the_unit_tests_have_one_name() -> None:
+    # pytest imports them by their names alone: of two, all tests would get the one that came first.
+    files = [file.name for file in (ROOT / "tests" / "unit").rglob("*.py") if file.name != "conftest.py"]
+    assert [name for name, count in Counter(files).items() if count > 1] == []
