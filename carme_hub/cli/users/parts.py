@@ -109,7 +109,7 @@ class Offboarding:
 
     async def _ended(self, part: Part, found: Found) -> Found:
         """Ask for the end until it is seen, it is refused, or the time is over."""
-        seen = {(item.id, item.what) for item in found.going}
+        seen = {item.id for item in found.going}
         until = time.monotonic() + self._wait
         while True:
             refusal = problem = ""
@@ -121,7 +121,7 @@ class Offboarding:
                 problem = _words(error)
             now = await looked_at(part)
             if now.state is not State.UNKNOWN:
-                seen |= {(item.id, item.what) for item in now.going}
+                seen |= {item.id for item in now.going}
                 found = replace(now, ended=len(seen) - len(now.going))
             if now.state is State.DONE:
                 return found

@@ -26,10 +26,10 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of the user. ``id``: what ends it. ``kept``: why it stays, "" = it goes."""
+    """One thing of the user. ``id``: unique in its part. ``kept``: why it stays, "" = it goes."""
 
     what: str
-    id: str = ""
+    id: str
     kept: str = ""
 
 
