@@ -28,8 +28,11 @@ class Leaving:
         self.job = hub.cluster.sbatch("--mem=50", "-J", "train", user="alice", script="#!/bin/sh\nsleep 600\n")
         start = int(time.time()) // 3600 * 3600 + 2 * 86_400
         asks = {"title": "Lab", "gpu_type": "h100", "gpus": 1, "start": start, "end": start + 3600}
-        self.booking = Rest(hub, "alice", CALENDAR).send("bookings", asks)["bookings"][0]["id"]
-        Rest(hub, "alice", QUOTAS).send("requests", {"account": "physics", "gpu_hours": 5, "reason": "Runs"})
+        booked = Rest(hub, "alice", CALENDAR).send("bookings", asks)
+        assert booked.status == 200, booked
+        self.booking = booked.body["bookings"][0]["id"]
+        wanted = {"account": "physics", "gpu_hours": 5, "reason": "Runs"}
+        assert Rest(hub, "alice", QUOTAS).send("requests", wanted).status == 200
 
     def run(self, *argv: str) -> tuple[int, str, str]:
         """Run ``carme-hub users`` as the hub's user, with ada's token."""

@@ -7,7 +7,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from conftest import Leaving
+from leaving_user import Leaving
 from traitlets.config import Config
 
 from carme_hub.cli.base import UsageError
@@ -42,7 +42,7 @@ def test_folders_stay_while_jobs_may_use_them(leaving: Leaving, archive: Path) -
     assert leaving.home.is_dir()
 
 
-async def test_what_is_there_already_is_not_replaced(leaving: Leaving, archive: Path) -> None:
+def test_what_is_there_already_is_not_replaced(leaving: Leaving, archive: Path) -> None:
     there = archive / "alice" / leaving.home.relative_to("/")
     (there / "old").mkdir(parents=True)
     parts = leaving.parts("--yes", "--archive", str(archive), "--all-jobs")
