@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from carme_hub.domain.administration.offboarding import Found, Item, State, step_words
+from carme_hub.domain.administration.offboarding import Found, Item, State, shown, step_words
 from carme_hub.errors import CarmeError, Refused
 
 #: Records what is about to be done, or what came of it: words, and why it is not done.
@@ -136,4 +136,4 @@ class Offboarding:
 
 def _words(error: Exception) -> str:
     text = error.message if isinstance(error, Refused) else str(error)
-    return text or type(error).__name__
+    return shown(text) or type(error).__name__

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-#: Characters of what the audit log has of one step.
-_MOST_WORDS = 900
+#: Characters of what the audit log has of one step, and of what is said of one thing.
+_MOST_WORDS, _MOST_OF_ONE = 900, 200
 
 
 class State(Enum):
@@ -26,11 +26,17 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of the user. ``id``: unique in its part. ``kept``: why it stays, "" = it goes."""
+    """One thing of the user. ``id``: unique in its part. ``kept``: why it stays, "" = it goes.
+
+    Users choose names of jobs and tokens, and titles: what a terminal would not show as a character is replaced.
+    """
 
     what: str
     id: str
     kept: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", shown(self.what)[:_MOST_OF_ONE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,11 @@ class Found:
     def going(self) -> list[Item]:
         """What is still to go."""
         return [item for item in self.items if not item.kept]
+
+
+def shown(text: str) -> str:
+    """Return a text in one line, with "?" for characters that cannot be shown or turn the order of others around."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
 
 
 def all_done(parts: Iterable[Found]) -> bool:

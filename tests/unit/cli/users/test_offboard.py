@@ -203,6 +203,16 @@ def test_a_token_that_may_not_see_is_not_taken_for_nothing_there(leaving: Leavin
     assert leaving.hub.writes == []
 
 
+def test_names_that_users_chose_neither_steer_the_terminal_nor_stop_the_record(leaving: Leaving) -> None:
+    leaving.hub.tokens = {"a17": "\x1b[2J\u202enekot\n" + "x" * 2000}
+    code, out, _ = leaving.run("--yes")
+    assert code == 0
+    assert "?[2J?nekot xxx" in out
+    assert not {"\x1b", "\u202e"} & set(out)
+    assert any("tokens: 1 to be deleted: ?[2J?nekot" in did for did, _ in leaving.hub.notes)
+    assert max(len(did) for did, _ in leaving.hub.notes) < 1000
+
+
 def test_a_misspelt_name_is_refused(leaving: Leaving) -> None:
     for name, code in (("alcie", 1), ("../alice", 2), ("", 2)):
         argv = (name, "--hub", leaving.hub.address, "--reason", "x", "--yes")
