@@ -133,9 +133,7 @@ class ImportApp(ConfiguredApp):
         found = rows_of_slurm(state, note.value["written"] if note else {})
         return read_rows(found.rows, access.zone), found.left_out
 
-    async def _plan(
-        self, access: LedgerAccess, wanted: Wanted, state: State | None, notes: Sequence[str]
-    ) -> _Plan:
+    async def _plan(self, access: LedgerAccess, wanted: Wanted, state: State | None, notes: Sequence[str]) -> _Plan:
         policy, now = access.policy(), await in_store_thread(current_policy, access)
         if now.problem:
             raise Refused(f"The policy file has an error, so it cannot be changed: {now.problem}", reason="bad-policy")
@@ -169,7 +167,9 @@ class ImportApp(ConfiguredApp):
             print("the policy:")
             print("\n".join(f"{sign} {line}" for sign, line in changed_lines(plan.before, plan.after)))
         if plan.grants:
-            rows = [(one.account, hours(one.have), hours(one.want), _signed(one.want - one.have)) for one in plan.grants]
+            rows = [
+                (one.account, hours(one.have), hours(one.want), _signed(one.want - one.have)) for one in plan.grants
+            ]
             print("granted, in GPU-hours:\n" + table(("account", "is", "file", "entry"), rows, "is file entry"))
         for note in plan.notes:
             print(f"not imported: {note}" if self.from_slurm else note)
@@ -245,9 +245,7 @@ class ExportApp(ConfiguredApp):
                 self.note(f"Slurm does not answer, so the users of accounts are left out: {error}")
             balances = await access.ledger.balances()
             lasting = await access.ledger.granted_for_good(balances)
-            known = {
-                name: (lasting[name], one.granted - lasting[name], one) for name, one in balances.items()
-            }
+            known = {name: (lasting[name], one.granted - lasting[name], one) for name, one in balances.items()}
             rows = rows_of(access.policy(), known, users)
         if self.as_json:
             self.print_json({"quotas": rows})

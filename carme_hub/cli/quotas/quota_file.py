@@ -56,7 +56,9 @@ def _csv_rows(file: Path) -> list[Row]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     first = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=";" if ";" in first and "," not in first else ",", strict=True)
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=";" if ";" in first and "," not in first else ",", strict=True
+    )
     rows, problems, line = [], [], 1
     header: list[str] | None = None
     try:

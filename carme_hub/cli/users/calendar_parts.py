@@ -1,4 +1,4 @@
-"""A user's bookings, by the REST of the reservations service; it notifies, and gives back the GPU time that they hold."""
+"""A user's bookings, by REST of the reservations service: it notifies, and gives back the GPU time that they hold."""
 
 from __future__ import annotations
 

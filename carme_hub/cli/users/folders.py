@@ -34,9 +34,7 @@ class Folders(Part):
 
     name, effect, needs = "folders", "moved into the archive", ("access", "sessions", "jobs")
 
-    def __init__(
-        self, user: str, folders: Sequence[Path], archive: Path | None, jobs_left: Callable[[], int]
-    ) -> None:
+    def __init__(self, user: str, folders: Sequence[Path], archive: Path | None, jobs_left: Callable[[], int]) -> None:
         self._user, self._folders, self._archive = user, folders, archive
         self._jobs_left = jobs_left
 

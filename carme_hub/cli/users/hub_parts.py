@@ -193,7 +193,7 @@ class Tokens(HubPart):
         found = await self.get(f"/users/{self._path}/tokens")
         try:
             tokens = found["api_tokens"] if found is not None else ()
-            return [Item(f"{one['note'] or one['oauth_client'] or 'a token'} ({one['id']})", one["id"]) for one in tokens]
+            return [Item(f"{one['note'] or one['oauth_client']} ({one['id']})", one["id"]) for one in tokens]
         except (KeyError, TypeError) as error:
             raise HubUnreachable(f"{self.hub.api} does not describe tokens as JupyterHub does") from error
 
@@ -229,6 +229,8 @@ class HubUser(HubPart):
 
 
 def _session_words(row: dict[str, Any]) -> str:
-    parts = [row["kind"], row["server"], f"on {row['node']}" if row["node"] else "", row["state"]]
+    where = f"on {row['node']}" if row["node"] else ""
+    name = " ".join(word for word in (row["kind"], row["server"], where) if word)
     gpus = f"{row['gpus']} {row['gpu_type']}" if row["gpus"] else ""
-    return " ".join(str(part) for part in (*parts, gpus) if part) + (f", job {row['job']}" if row["job"] else "")
+    job = f"job {row['job']}" if row["job"] else ""
+    return ", ".join(word for word in (name, row["state"], gpus, job) if word)

@@ -189,4 +189,6 @@ def _check_known(user: str, found: Sequence[Found]) -> None:
     try:
         pwd.getpwnam(user)
     except KeyError:
-        raise Refused(f"Neither the hub nor this machine knows a user {user}. Is it misspelt?", reason="unknown") from None
+        raise Refused(
+            f"Neither the hub nor this machine knows a user {user}. Is it misspelt?", reason="unknown"
+        ) from None

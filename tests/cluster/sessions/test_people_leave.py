@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rig.hub import Hub, wait_for
+from rig.hub import Hub
 from rig.rest import Rest, clear_calendar, wait_for_calendar
 
 CALENDAR, QUOTAS = "/services/reservations/api/v1/", "/services/quotas/api/v1/"
@@ -108,7 +108,11 @@ def test_all_of_it_ends_and_is_recorded_and_a_second_run_changes_nothing(leaving
     assert hub.api("GET", "/user", token=leaving.script).status == 403
     assert leaving.alice.get("/hub/home").status in (302, 403)
     acts = leaving.acts()
-    assert (acts[0]["action"], acts[0]["actor"], acts[0]["reason"]) == ("offboard-user", "ada", "Her contract has ended")
+    assert (acts[0]["action"], acts[0]["actor"], acts[0]["reason"]) == (
+        "offboard-user",
+        "ada",
+        "Her contract has ended",
+    )
     assert "lock-user" in {act["action"] for act in acts}
     assert {act["outcome"] for act in acts} == {"done"}
 

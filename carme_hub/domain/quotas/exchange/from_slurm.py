@@ -54,9 +54,7 @@ def rows_of_slurm(state: State, last: Mapping[str, str]) -> SlurmRows:
         user, _, partition = rest.partition("/")
         limiting = {key: value for key, value in limits.items() if key.partition("/")[0] not in _NO_LIMITS}
         theirs = {
-            key: value
-            for key, value in limiting.items()
-            if not is_ours(id_of_limit((entity, name), key), value, last)
+            key: value for key, value in limiting.items() if not is_ours(id_of_limit((entity, name), key), value, last)
         }
         if not theirs or account == ROOT:
             continue

@@ -34,7 +34,7 @@ _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row. ``place``: where it is, as people read it, such as "line 3". ``lines``: of its keys, where they differ."""
+    """One row. ``place``: where it is, such as "line 3". ``lines``: the places of its keys, where they differ."""
 
     place: str
     data: Mapping[str, Any]

@@ -110,21 +110,38 @@ def test_a_file_is_shown_as_a_diff_and_written_once(site: CommandLine) -> None:
         (
             "account,concurrent_gpus,time_limit\nphysics,8,1h\n\nbio,x,\nchem,,5\n",
             "a.csv",
-            ["a.csv, line 4: concurrent_gpus: give a whole number", "a.csv, line 5: time_limit: give a time with its unit"],
+            [
+                "a.csv, line 4: concurrent_gpus: give a whole number",
+                "a.csv, line 5: time_limit: give a time with its unit",
+            ],
         ),
         ("account,gpus\nphysics,8\n", "a.csv", ["a.csv, line 1: unknown columns: gpus."]),
         ("account,sessions\nphysics,8,9\n", "a.csv", ["line 2: it has 3 cells, and the header has 2"]),
         ('account,sessions\n"physics,8\n', "a.csv", ["is not CSV"]),
         ("", "a.csv", ["is empty"]),
-        ('{"quotas": [\n{"account": "a",\n\t"sessions": "x"}]}', "a.json", ["a.json, line 3: sessions: give a whole number"]),
-        ('{"quotas": [\n{"account": "a",\n"sessions": 1,\n"sessions": 2}]}', "a.json", ["line 4: sessions is there already"]),
-        ("quotas:\n- {account: a, sessions: 1}\n- {account: a, sessions: 2}\n", "a.yaml", ["line 3: id account-a is there already, in line 2"]),
+        (
+            '{"quotas": [\n{"account": "a",\n\t"sessions": "x"}]}',
+            "a.json",
+            ["a.json, line 3: sessions: give a whole number"],
+        ),
+        (
+            '{"quotas": [\n{"account": "a",\n"sessions": 1,\n"sessions": 2}]}',
+            "a.json",
+            ["line 4: sessions is there already"],
+        ),
+        (
+            "quotas:\n- {account: a, sessions: 1}\n- {account: a, sessions: 2}\n",
+            "a.yaml",
+            ["line 3: id account-a is there already, in line 2"],
+        ),
         ("quotas:\n- 7\n", "a.yaml", ["line 2: each entry has keys"]),
         ("- 7\n", "a.yaml", ["no list named quotas"]),
         ("", "a.txt", ["whose name ends in one of .csv"]),
     ],
 )
-def test_an_error_names_its_line_and_nothing_is_written(site: CommandLine, text: str, name: str, said: list[str]) -> None:
+def test_an_error_names_its_line_and_nothing_is_written(
+    site: CommandLine, text: str, name: str, said: list[str]
+) -> None:
     code, _, err = site.run(ImportApp, table(site, text, name), "--yes")
     assert code == 2
     for words in said:
@@ -175,7 +192,15 @@ def test_what_is_exported_is_imported_without_a_change(site: CommandLine, form: 
     assert (code, err) == (0, "")
     if form == "json":
         [physics, *rules] = json.loads(out)["quotas"]
-        assert physics == {"account": "physics", "granted": "1h 30min", "credits": 10, "used": 0, "held": 0, "left": 11.5, "users": ["ada"]}
+        assert physics == {
+            "account": "physics",
+            "granted": "1h 30min",
+            "credits": 10,
+            "used": 0,
+            "held": 0,
+            "left": 11.5,
+            "users": ["ada"],
+        }
         assert [rule["id"] for rule in rules] == ["each", "account-physics"]
     else:
         assert out.splitlines()[0].startswith("account,user,granted,users,credits,used,held,left,id,")

@@ -13,7 +13,14 @@ POLICY = parse_policy(
         "zone": "Europe/Berlin",
         "quotas": [
             {"id": "each", "user": "*", "concurrent_gpus": 8, "time_limit": "24h"},
-            {"id": "term", "account": "physics", "gpu_time": 1.5, "window": "term", "start": "2026-10-01", "end": "2027-03-31"},
+            {
+                "id": "term",
+                "account": "physics",
+                "gpu_time": 1.5,
+                "window": "term",
+                "start": "2026-10-01",
+                "end": "2027-03-31",
+            },
             {"id": "book", "group": "course", "may_book": True, "booking": {"ahead": "14d", "share": 50}},
             {"id": "types", "account": "*", "gpu_types": ["a100"], "needs_grant": True},
         ],
@@ -22,7 +29,10 @@ POLICY = parse_policy(
 
 
 def test_a_row_may_have_a_rule_and_an_accounts_grant() -> None:
-    row = Row("line 2", {"account": "physics", "granted": "1.5h", "users": ["alice", "bob"], "gpu_time": 200, "window": "month"})
+    row = Row(
+        "line 2",
+        {"account": "physics", "granted": "1.5h", "users": ["alice", "bob"], "gpu_time": 200, "window": "month"},
+    )
     found = read_rows([row, Row("line 3", {"account": "teaching", "granted": 100})], "UTC")
     [quota] = found.quotas
     assert (quota.id, quota.name, quota.gpu_time) == ("account-physics", "physics", 200 * GPU_HOUR)
@@ -74,7 +84,11 @@ def test_what_goes_out_comes_in_again_and_changes_nothing() -> None:
 
 def test_rules_are_replaced_by_their_id_and_stay_where_they_are() -> None:
     new = read_rows(
-        [Row("line 2", {"id": "term", "account": "physics", "sessions": 1}), Row("line 3", {"user": "zoe", "sessions": 2})], "UTC"
+        [
+            Row("line 2", {"id": "term", "account": "physics", "sessions": 1}),
+            Row("line 3", {"user": "zoe", "sessions": 2}),
+        ],
+        "UTC",
     ).quotas
     assert [quota.id for quota in merged(POLICY, new)] == ["each", "term", "book", "types", "user-zoe"]
     assert merged(POLICY, new)[1].sessions == 1

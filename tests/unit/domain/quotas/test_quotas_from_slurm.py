@@ -14,7 +14,13 @@ LIMITS = {
     (Entity.ACCOUNT, "root"): {"GrpTRES/gres/gpu": "1"},
     (Entity.ACCOUNT, "physics"): {
         **{"GrpTRES/gres/gpu": "8", "GrpTRESMins/gres/gpu": "6000", "MaxTRES/gres/gpu": "4", "MaxWall": "1440"},
-        **{"GrpJobs": "20", "GrpTRES/gres/gpu:h100": "0", "GrpTRES/cpu": "100", "QOS": "normal", "DefaultQOS": "normal"},
+        **{
+            "GrpJobs": "20",
+            "GrpTRES/gres/gpu:h100": "0",
+            "GrpTRES/cpu": "100",
+            "QOS": "normal",
+            "DefaultQOS": "normal",
+        },
     },
     (Entity.ACCOUNT, "chem"): {"MaxJobs": "5", "GrpTRES/gres/gpu": "2"},
     (Entity.USER, "physics/alice"): {"MaxJobs": "3", "GrpJobs": "2"},
@@ -44,7 +50,14 @@ def test_limits_become_quotas_where_a_quota_means_the_same() -> None:
 
 
 def test_what_was_imported_is_what_the_mirror_would_write() -> None:
-    limits = {(Entity.ACCOUNT, "physics"): {"GrpTRES/gres/gpu": "8", "MaxTRES/gres/gpu": "4", "MaxWall": "1440", "GrpJobs": "20"}}
+    limits = {
+        (Entity.ACCOUNT, "physics"): {
+            "GrpTRES/gres/gpu": "8",
+            "MaxTRES/gres/gpu": "4",
+            "MaxWall": "1440",
+            "GrpJobs": "20",
+        }
+    }
     limits |= {(Entity.USER, "physics/alice"): {"GrpTRES/gres/gpu": "1", "MaxJobs": "2"}}
     state = State("lab", limits, TRES)
     quotas = read_rows(rows_of_slurm(state, {}).rows, "UTC").quotas

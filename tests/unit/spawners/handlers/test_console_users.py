@@ -49,7 +49,12 @@ async def test_a_lock_ends_the_logins_of_the_user_and_is_listed(hub: ForgedHub, 
 async def test_a_name_that_the_hub_does_not_know_can_be_locked_and_nonsense_cannot(hub: ForgedHub, place: Site) -> None:
     ada = await hub.browser("ada")
     assert (await api(ada, "POST", "users/nobody-yet/lock", {"reason": "x"}))[0] == 200
-    for path, reason in (("users/ada/lock", "x"), ("users/zoe/lock", ""), ("users/%20/lock", "x"), ("users/a%0Ab/lock", "x")):
+    for path, reason in (
+        ("users/ada/lock", "x"),
+        ("users/zoe/lock", ""),
+        ("users/%20/lock", "x"),
+        ("users/a%0Ab/lock", "x"),
+    ):
         assert (await api(ada, "POST", path, {"reason": reason}))[0] == 400, path
     assert [act.target for act in place.reported] == ["nobody-yet"]
 
