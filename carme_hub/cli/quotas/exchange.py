@@ -207,7 +207,7 @@ def _commands(rows: Sequence[AccountRow], state: State | None, cluster: str) -> 
         return []
     there = {"/".join(name.split("/")[:2]) for entity, name in state.limits if entity is Entity.USER}
     missing = _missing_accounts(rows, state)
-    found = []
+    found: list[tuple[str, ...]] = []
     for row in rows:
         if row.account in missing:
             found.append(("sacctmgr", "-i", "add", "account", row.account, f"cluster={cluster}"))

@@ -7,6 +7,8 @@ is not says which have been moved: ``/archive/alice/home/alice``.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import pwd
@@ -40,6 +42,9 @@ class Folders(Part):
 
     async def look(self) -> Sequence[Item]:
         """Return those that are there."""
+        return await asyncio.to_thread(self._look)  # a file server may not answer
+
+    def _look(self) -> Sequence[Item]:
         kept = "" if self._archive is not None else "--archive FOLDER moves it"
         found = []
         for folder in self._folders:
@@ -70,23 +75,27 @@ class Folders(Part):
         if count := self._jobs_left():
             raise Refused(f"{count} jobs of the user are left, which may use them; --all-jobs cancels those")
         for item in items:
-            source = Path(item.id)
-            target = self._archive / self._user / source.relative_to("/")
-            (self._archive / self._user).mkdir(mode=0o700, exist_ok=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists() or target.is_symlink():
-                raise Refused(f"{target} is there already, and so is {source}: look at both, and move one away")
-            try:
-                source.rename(target)
-            except OSError as error:
-                if error.errno == errno.EXDEV:
-                    raise Refused(
-                        f"{source} is on another file system than the archive. Name an archive on the same one, or "
-                        "copy it yourself."
-                    ) from error
-                if error.errno in (errno.EPERM, errno.EACCES):
-                    raise Refused(f"{source} cannot be moved by this user; run this as root") from error
-                raise
+            await asyncio.to_thread(_move, Path(item.id), self._archive / self._user)
+
+
+def _move(source: Path, archive: Path) -> None:
+    """Move a folder to its own path below the archive."""
+    target = archive / source.relative_to("/")
+    archive.mkdir(mode=0o700, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() or target.is_symlink():
+        raise Refused(f"{target} is there already, and so is {source}: look at both, and move one away")
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise Refused(
+                f"{source} is on another file system than the archive. Name an archive on the same one, or copy it "
+                "yourself."
+            ) from error
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise Refused(f"{source} cannot be moved by this user; run this as root") from error
+        raise
 
 
 def folders_of(user: str, config: Config, more: Iterable[str]) -> list[Path]:
@@ -99,10 +108,8 @@ def folders_of(user: str, config: Config, more: Iterable[str]) -> list[Path]:
         UsageError: one of them is no absolute path, or no folder of a user.
     """
     found: list[Path] = []
-    try:
+    with contextlib.suppress(KeyError):  # the system may not know the user any more; --folder names the home
         found.append(Path(pwd.getpwnam(user).pw_dir))
-    except KeyError:
-        pass  # the system does not know the user any more; --folder names the home
     for bind in _binds(config):
         found.append(Path(bind) / user)
     for word in more:

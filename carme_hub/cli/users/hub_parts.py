@@ -95,7 +95,7 @@ class Access(HubPart):
             raise HubUnreachable(f"{self.hub.api} does not answer as a hub of this release does") from error
         return () if self.user in names else (Item("may log in, where the settings allow it", "access"),)
 
-    async def end(self, items: Sequence[Item]) -> None:
+    async def end(self, items: Sequence[Item]) -> None:  # noqa: ARG002
         """Lock the user."""
         await self.hub.request("POST", f"{ROOT}/users/{self._path}/lock", {"reason": self.reason})
 
@@ -223,7 +223,7 @@ class HubUser(HubPart):
         kept = "" if self._removes else "stays known to the hub, locked; --remove deletes it there"
         return (Item(f"{self.user} in JupyterHub", "user", kept),)
 
-    async def end(self, items: Sequence[Item]) -> None:
+    async def end(self, items: Sequence[Item]) -> None:  # noqa: ARG002
         """Delete the user."""
         await self.ask("DELETE", f"/users/{self._path}")
 

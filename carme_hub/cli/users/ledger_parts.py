@@ -72,7 +72,7 @@ class Holds(LedgerPart):
             if amount
         ]
 
-    async def end(self, items: Sequence[Item]) -> None:
+    async def end(self, items: Sequence[Item]) -> None:  # noqa: ARG002
         """Settle: what was used is charged, and the rest is released to the account."""
         await self.ledger_access.settlement_loop().settle()
 
@@ -144,6 +144,6 @@ class CalendarFeed(LedgerPart):
         made = await Feeds(self.ledger_access.ledger.context).made(self.user)
         return (Item(f"a secret address, made {self.ledger_access.when(made)}", "feed"),) if made else ()
 
-    async def end(self, items: Sequence[Item]) -> None:
+    async def end(self, items: Sequence[Item]) -> None:  # noqa: ARG002
         """Revoke it."""
         await Feeds(self.ledger_access.ledger.context).revoke(self.user)
