@@ -210,7 +210,7 @@ class HubUser(HubPart):
         removes: whether the user is deleted there.
     """
 
-    name, effect, needs = "hub user", "deleted", ("access", "sessions", "shares", "tokens")
+    name, effect, needs = "hub user", "deleted", ("access", "sessions", "jobs", "bookings", "shares", "tokens")
 
     def __init__(self, hub: HubClient, user: str, reason: str, *, removes: bool) -> None:
         super().__init__(hub, user, reason)
