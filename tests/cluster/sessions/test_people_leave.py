@@ -17,7 +17,7 @@ CALENDAR, QUOTAS = "/services/reservations/api/v1/", "/services/quotas/api/v1/"
 
 
 class Leaving:
-    """alice has a session, a job of sbatch, a token, a booking and an open request; ada administers."""
+    """alice has a session that bob may use, a job of sbatch, a token, a booking and a request; ada administers."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -26,6 +26,10 @@ class Leaving:
         self.token = hub.api("POST", "/users/ada/tokens", {"note": "offboarding"}).body["token"]
         self.script = hub.api("POST", "/users/alice/tokens", {"note": "my script"}).body["token"]
         hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2, time_minutes=30)
+        hub.login("bob")
+        shared = hub.api("POST", "/shares/alice/", {"user": "bob"}, token=self.token)
+        code = hub.api("POST", "/share-codes/alice/", {}, token=self.token)
+        assert (shared.status, code.status) == (200, 200), (shared, code)
         self.job = hub.cluster.sbatch("--mem=50", "-J", "train", user="alice", script="#!/bin/sh\nsleep 600\n")
         start = int(time.time()) // 3600 * 3600 + 2 * 86_400
         asks = {"title": "Lab", "gpu_type": "h100", "gpus": 1, "start": start, "end": start + 3600}
@@ -82,7 +86,7 @@ def test_a_dry_run_lists_everything_and_changes_nothing(leaving: Leaving) -> Non
     code, parts = leaving.parts("--dry-run")
     assert code == 0, parts
     assert {name for name, one in parts.items() if one["state"] == "left"} == {
-        *("access", "sessions", "jobs", "bookings", "tokens", "requests", "holds"),
+        *("access", "sessions", "jobs", "bookings", "shares", "tokens", "requests", "holds"),
     }
     kept = [item["what"] for part in ("jobs", "folders", "hub user") for item in parts[part]["items"] if item["kept"]]
     assert f"job {leaving.job} (train), " in " ".join(kept)
@@ -122,6 +126,8 @@ def test_all_of_it_ends_and_is_recorded_and_a_second_run_changes_nothing(leaving
     assert (booking["state"], booking["reason"]) == ("cancelled", "Her contract has ended")
     assert hub.api("GET", "/users/alice/tokens").body["api_tokens"] == []
     assert hub.api("GET", "/user", token=leaving.script).status == 403
+    for path in ("/shares/alice", "/share-codes/alice", "/users/bob/shared"):
+        assert hub.api("GET", path, token=leaving.token).body["items"] == [], path
     assert 'name="password"' in str(leaving.alice.get("/hub/home").body), "her browser is at the login again"
     acts = leaving.acts()
     assert (acts[0]["action"], acts[0]["actor"], acts[0]["reason"]) == (
