@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import pytest
 from forged_people import BOOKING, ID
@@ -28,15 +29,11 @@ ORDER = [
 ]
 
 
-def ledger(place: Leaving) -> Ledger:
-    store = LedgerStore(CarmeStore(url=place.line.url).open())
-    return Ledger(store, "lab", policy=Policy, factor=lambda *_: 1000, clock=time.time)
-
-
 @pytest.fixture
-def money(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+def money(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """GPU time of alice: a hold, an open request, and an account that only she uses."""
-    found = ledger(leaving)
+    engine = CarmeStore(url=leaving.line.url).open()
+    found = Ledger(LedgerStore(engine), "lab", policy=Policy, factor=lambda *_: 1000, clock=time.time)
 
     async def make() -> None:
         for account in ("physics", "alice-own"):
@@ -53,7 +50,8 @@ def money(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Ledger:
             await found.release(ID, "its session is over")
 
     monkeypatch.setattr(LedgerAccess, "settlement_loop", lambda _self: SettlementOfThis())
-    return found
+    yield found
+    engine.dispose()
 
 
 def test_everything_is_listed_and_nothing_is_done(leaving: Leaving, money: Ledger) -> None:
