@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from carme_hub.domain.ledger.credits import EXPIRY_PREFIX
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
@@ -140,6 +141,36 @@ def correct(
     entry = Entry(f"correct:{key}", Kind.CORRECTION, context.cluster, account, amount, context.clock(), user, session)
     moment = int(used_at)
     return _write(context, [entry.replace(start=moment, end=moment, reason=reason, actor=actor)])[0]
+
+
+def granted_for_good(reads: LedgerReads, account: str) -> int:
+    """Return what an account was granted without an end, with transfers and corrections, in milli-GPU-seconds."""
+    entries = (each for each in reads.grants(account) if not each.key.startswith(EXPIRY_PREFIX))
+    return sum(each.amount for each in entries if not each.expires)
+
+
+def set_granted(
+    context: LedgerContext,
+    account: str,
+    amount: int,
+    *,
+    key: str,
+    actor: str,
+    reason: str,
+    accounts: Collection[str] | None = None,
+) -> Entry | None:
+    """Grant what is missing to ``amount`` in all, or take back what is more; return the entry, None = it is so already.
+
+    Credits that expire are not counted. It is one transaction, so calls at the same time add up to the same.
+    """
+    with context.store.transaction(context.cluster) as writes:
+        more = amount - granted_for_good(writes, account)
+        if not more:
+            return None
+        _validate(account, abs(more), key, actor, accounts)
+        kind, word = (Kind.GRANT, "grant") if more > 0 else (Kind.CORRECTION, "correct")
+        entry = Entry(f"{word}:{key}", kind, context.cluster, account, more, context.clock())
+        return writes.append([entry.replace(reason=reason, actor=actor)])[0]
 
 
 def _validate(account: str, amount: int, key: str, actor: str, accounts: Collection[str] | None) -> None:

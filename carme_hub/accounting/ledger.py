@@ -232,6 +232,24 @@ class Ledger:
             accounts=accounts,
         )
 
+    async def granted_for_good(self, accounts: Collection[str]) -> dict[str, int]:
+        """Return what each of these accounts was granted without an end, in milli-GPU-seconds."""
+        return await self._read(lambda reads: {name: grants.granted_for_good(reads, name) for name in accounts})
+
+    async def set_granted(
+        self,
+        account: str,
+        amount: int,
+        *,
+        key: str,
+        actor: str,
+        reason: str,
+        accounts: Collection[str] | None = None,
+    ) -> Entry | None:
+        """Grant what is missing to ``amount`` in all, or take back what is more; None = it is so already."""
+        more = {"key": key, "actor": actor, "reason": reason, "accounts": accounts}
+        return await in_thread(grants.set_granted, self.context, account, amount, **more)  # type: ignore[arg-type]
+
     async def balances(self, accounts: Collection[str] | None = None) -> dict[str, Balance]:
         """Return the balances of these accounts, or of all accounts with entries."""
         return await self._read(lambda reads: reads.balances(accounts))

@@ -314,6 +314,9 @@ def write_policy(file: Path, policy: Policy) -> None:
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o644
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        if os.geteuid() == 0:  # by a command of root's: the service must be able to read it
+            owner = (file if file.exists() else file.parent).stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             yaml.safe_dump(dump_policy(policy), stream, sort_keys=False, allow_unicode=True)
             stream.flush()

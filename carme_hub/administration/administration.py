@@ -27,6 +27,8 @@ from carme_hub.errors import CarmeError, Refused, StoreError
 from carme_hub.store.administration.store import AdministrationStore
 from carme_hub.store.threads import in_store_thread
 
+from .locked_users import LOCKED, LockedUsers
+
 log = logging.getLogger(__name__)
 
 #: Seconds for which incidents are shown after their end, and how many at most.
@@ -44,6 +46,7 @@ class Administration:
 
     Args:
         report: called with each act once it is known what came of it. say: returns a time as words, for users.
+        locked: the users who are kept out; the default is what this process's authenticator asks.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class Administration:
         report: Callable[[Act], None],
         say: Callable[[float], str],
         clock: Callable[[], float] = time.time,
+        locked: LockedUsers = LOCKED,
     ) -> None:
         self.store = store
+        self.locked = locked
         self._report, self._say, self._clock = report, say, clock
         self._stops: dict[str, StartStop] = {}
         self._messages: dict[str, Message] = {}
@@ -63,6 +68,7 @@ class Administration:
         """Read what is in force; called once, before anything else."""
         now = self._clock()
         self._stops = {rule.id: rule for rule in await in_store_thread(self.store.stops, now)}
+        self.locked.replace(await in_store_thread(self.store.locks))
         for message, users in await in_store_thread(self.store.current_messages, now):
             self._note(message, users)
 
@@ -251,6 +257,38 @@ class Administration:
         self._stops.pop(id, None)
         self._report(act)
         return replace(rule, lifted=now)
+
+    async def lock_user(self, by: Actor, user: str, reason: str) -> Act:
+        """Keep a user out of the hub, whether the hub knows them or not; return the lock, also one that was there.
+
+        Raises:
+            BadAct: the reason cannot be used, or it is oneself. StoreError: the user is not locked.
+        """
+        reason = checked_reason(reason)
+        if by.name == user:
+            raise BadAct("You would lock yourself out. Ask another administrator.", "name")
+        known = self.locked.lock_of(user)
+        if known is not None:
+            return known
+        act = Act(self._clock(), by, acts.LOCK_USER, user, reason, {}, acts.DONE)
+        await in_store_thread(self.store.begin, act)
+        self.locked.add(act)
+        self._report(act)
+        return act
+
+    async def unlock_user(self, by: Actor, user: str, reason: str) -> None:
+        """Let a user in again, where the hub's settings do.
+
+        Raises:
+            BadAct: the reason cannot be used. Unknown: the user is not locked. StoreError: the user still is.
+        """
+        reason = checked_reason(reason)
+        if self.locked.lock_of(user) is None:
+            raise Unknown(f"{user[:64]} is not locked.")
+        act = Act(self._clock(), by, acts.UNLOCK_USER, user, reason, {}, acts.DONE)
+        await in_store_thread(self.store.begin, act)
+        self.locked.remove(user)
+        self._report(act)
 
     async def recorded(
         self,

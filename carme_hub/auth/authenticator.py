@@ -2,9 +2,10 @@
 
 When the hub starts, ``CarmeAuthenticator`` becomes a subclass of the class that ``authenticator_class`` names. So login
 pages, OAuth handlers and every setting of that class work unchanged, and these rules come first in each step: the user
-must be in the system's user database, with uid 1000 or more and an open account; a setting must allow the user; groups
-are those of the system, ``account:<name>`` from Slurm, and ``role:<name>`` from ``role_groups``. All of it is checked
-again every minute and before each start. If Slurm does not answer, accounts stay as last known.
+must be in the system's user database, with uid 1000 or more and an open account, and not be locked by an administrator;
+a setting must allow the user; groups are those of the system, ``account:<name>`` from Slurm, and ``role:<name>`` from
+``role_groups``. All of it is checked again every minute and before each start. If Slurm does not answer, accounts stay
+as last known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tornado.web import HTTPError
 from traitlets import default
 
 from carme_hub.address import address_key, client_address
+from carme_hub.administration.locked_users import LOCKED
 from carme_hub.domain.quotas.group_names import ACCOUNT_GROUP, ROLE_GROUP, accounts_in
 from carme_hub.errors import Refused
 from carme_hub.sessions.associations import AssociationCache
@@ -214,6 +216,8 @@ class CarmeAuthenticator(AuthenticatorSettings):
             raise NotAllowed(f"The account {found.name} is closed. Ask the administrators.", proof=True)
         if closed:
             raise NotAllowed(f"The account {found.name} is {closed}. Ask the administrators.", proof=True)
+        if LOCKED.lock_of(found.name) is not None:
+            raise NotAllowed(f"{found.name} is locked on this hub. Ask the administrators.", proof=True)
         return found
 
     async def _groups_of(

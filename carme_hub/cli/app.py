@@ -41,6 +41,7 @@ class CarmeHubApp(Application):
             "carme_hub.cli.console.command.ConsoleApp",
             "What administrators do: messages, nodes, new starts, through the hub's REST API",
         ),
+        "users": ("carme_hub.cli.users.command.UsersApp", "People who leave, and users who may not log in"),
         "nodes": ("carme_hub.cli.nodes.command.NodesApp", "Update nodes in turn, and check whether they are well"),
         "reservations": (
             "carme_hub.cli.reservations.command.ReservationsApp",

@@ -23,8 +23,25 @@ def read_plan(file: Path, zone: str) -> Plan:
     Raises:
         ConfigError: it cannot be read, or something in it is wrong; the message has the line.
     """
+    document, tree = read_yaml(file)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{file}: a plan has keys with values: title, groups, command, …")
+    try:
+        return parse_plan(document, zone)
+    except ConfigError as error:
+        where, _, _ = str(error).partition(": ")
+        raise ConfigError(f"{file}, line {line_of(tree, where)}: {error}") from error
+
+
+def read_yaml(file: Path) -> tuple[Any, Any]:
+    """Return what a YAML file has (JSON is YAML, apart from tabs), and its nodes, which know their lines.
+
+    Raises:
+        ConfigError: it cannot be read, or a key is there twice; the message has the line.
+    """
     try:
         text = file.read_text(encoding="utf-8")
+        text = text.replace("\t", " ") if file.suffix == ".json" else text  # in JSON a tab is between things only
         tree = yaml.compose(text, yaml.SafeLoader)
         document = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
@@ -37,14 +54,8 @@ def read_plan(file: Path, zone: str) -> Plan:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:  # a date that the calendar does not have
         raise ConfigError(f"{file}: a time in it cannot be: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError(f"{file}: a plan has keys with values: title, groups, command, …")
     _check_keys(file, tree)
-    try:
-        return parse_plan(document, zone)
-    except ConfigError as error:
-        where, _, _ = str(error).partition(": ")
-        raise ConfigError(f"{file}, line {_line_of(tree, where)}: {error}") from error
+    return document, tree
 
 
 def _check_keys(file: Path, node: Any) -> None:
@@ -63,7 +74,7 @@ def _check_keys(file: Path, node: Any) -> None:
             _check_keys(file, value)
 
 
-def _line_of(tree: Any, where: str) -> int:
+def line_of(tree: Any, where: str) -> int:
     """Return the line of a place such as ``groups[1].nodes``, or of the nearest around it that is there."""
     node, line = tree, tree.start_mark.line + 1
     for number, name in _STEP.findall(where):

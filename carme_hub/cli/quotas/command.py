@@ -27,6 +27,11 @@ class QuotasApp(CommandGroup):
             "carme_hub.cli.quotas.show.ReportApp",
             "Show what was used in a month, by account, user, group or GPU type",
         ),
+        "import": (
+            "carme_hub.cli.quotas.exchange.ImportApp",
+            "Take quotas and accounts from a file, or from Slurm's limits",
+        ),
+        "export": ("carme_hub.cli.quotas.exchange.ExportApp", "Print accounts and quotas as CSV or JSON"),
         "replay": ("carme_hub.cli.quotas.policy.ReplayApp", "Try a policy on past jobs"),
         "mirror": ("carme_hub.cli.quotas.policy.MirrorApp", "Copy the policy's limits to Slurm"),
         "settle": ("carme_hub.cli.quotas.slurm.SettleApp", "Charge ended jobs now"),

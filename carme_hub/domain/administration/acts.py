@@ -14,9 +14,11 @@ DRAIN, RESUME, STOP_STARTS, ALLOW_STARTS = "drain-node", "resume-node", "stop-st
 #: What a rolling update did on a node beside draining and resuming it: the site's command, and the health check.
 UPDATE_NODE = "update-node"
 UPDATE_INCIDENT, END_INCIDENT = "update-incident", "end-incident"
+#: Keep a user out of the hub, let the user in again; and a step of `carme-hub users offboard`.
+LOCK_USER, UNLOCK_USER, OFFBOARD_USER = "lock-user", "unlock-user", "offboard-user"
 ACTIONS = (
     *(STOP_SESSION, MESSAGE, ANNOUNCE, WITHDRAW, UPDATE_INCIDENT, END_INCIDENT),
-    *(DRAIN, RESUME, UPDATE_NODE, STOP_STARTS, ALLOW_STARTS),
+    *(DRAIN, RESUME, UPDATE_NODE, STOP_STARTS, ALLOW_STARTS, LOCK_USER, UNLOCK_USER, OFFBOARD_USER),
 )
 
 

@@ -15,7 +15,10 @@ SCOPES: dict[str, dict[str, Any]] = {
     READ: {"description": "See everybody's sessions and jobs, what they use, and what administrators have done"},
     MESSAGE: {"description": "Send messages to users, and announce something to all", "subscopes": [READ]},
     ACCOUNTS_READ: {"description": "See the sessions, the use and the efficiency of accounts that one owns"},
-    OPERATE: {"description": "Drain and resume nodes, stop and allow new starts", "subscopes": [MESSAGE]},
+    OPERATE: {
+        "description": "Drain and resume nodes, lock and unlock users, stop and allow new starts",
+        "subscopes": [MESSAGE],
+    },
 }
 ROLES: tuple[dict[str, Any], ...] = (
     {

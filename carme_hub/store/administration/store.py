@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from carme_hub.domain.administration.acts import Act, Actor
+from carme_hub.domain.administration.acts import LOCK_USER, UNLOCK_USER, Act, Actor
 from carme_hub.domain.administration.messages import Incident, Kind, Message, Update
 from carme_hub.domain.administration.start_stops import StartStop
 from carme_hub.errors import StoreError
@@ -53,6 +53,12 @@ class AdministrationStore:
         rows = self._read(select(acts).where(*where).order_by(order).limit(limit).offset(offset))
         [[count]] = self._read(select(func.count()).select_from(acts).where(*where))
         return [_act(row) for row in rows], int(count)
+
+    def locks(self) -> list[Act]:
+        """Return the act that locked each user who is locked now."""
+        asked = (acts.c.cluster == self._cluster, acts.c.action.in_((LOCK_USER, UNLOCK_USER)))
+        newest = {row.target: row for row in self._read(select(acts).where(*asked).order_by(acts.c.id))}
+        return [_act(row) for row in newest.values() if row.action == LOCK_USER]
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

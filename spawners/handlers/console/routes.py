@@ -12,9 +12,10 @@ from carme_hub.spawners.handlers.console.logs import HANDLERS as LOGS
 from carme_hub.spawners.handlers.console.node_updates import HANDLERS as NODE_UPDATES
 from carme_hub.spawners.handlers.console.rest import HANDLERS as REST
 from carme_hub.spawners.handlers.console.seen import HANDLERS as SEEN
+from carme_hub.spawners.handlers.console.users import HANDLERS as USERS
 from carme_hub.spawners.handlers.status import HANDLERS as STATUS
 
 HANDLERS: list[tuple[str, Any]] = [
     *(*LISTS, *FORMS, *LOGS, *SEEN, *ACCOUNTS, *NODE_UPDATES, *REST),
-    *(*INCIDENTS, *STATUS),
+    *(*INCIDENTS, *USERS, *STATUS),
 ]

@@ -1,0 +1,1 @@
+"""``carme-hub users``: people who leave, and users who may not log in."""
