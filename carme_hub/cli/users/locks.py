@@ -45,8 +45,8 @@ class LockApp(_LockChange):
 
     name = "carme-hub users lock"
     description = """Keep a user out of the hub: their logins are refused at once, their tokens within half a minute,
-    and their sessions end within CarmeAuthenticator.revoke_interval, as with a closed account. The token needs the scope
-    custom:carme:console:operate."""
+    and their sessions end within CarmeAuthenticator.revoke_interval, as with a closed account. The token needs the
+    scope custom:carme:console:operate."""
     examples = 'carme-hub users lock alice --reason "Her contract has ended."'
 
     async def work(self) -> int:
