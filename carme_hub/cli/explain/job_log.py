@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
 from collections.abc import Sequence
 
@@ -42,7 +43,9 @@ def by_file(user: str, session: str) -> tuple[str, float]:
     Raises:
         LogUnread: it cannot be read from here.
     """
-    raw, changed = read_file(user, session, "job.log", TAIL)
+    raw, changed = read_file(user, session, "job.log", TAIL + 1)
+    if len(raw) > TAIL:  # from the beginning of a line: of a secret that is cut nobody sees that it is one
+        raw = re.split(rb"[\r\n]", raw, maxsplit=1)[-1] if re.search(rb"[\r\n]", raw) else b""
     return raw.decode("utf-8", "replace"), changed
 
 

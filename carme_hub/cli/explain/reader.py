@@ -148,7 +148,8 @@ class SessionReader:
 
     def _refuse_nothing(self, known: Known, subject: Subject) -> None:
         nothing = known.session is None and not known.queue and not known.past
-        if nothing and known.rows_read and (subject.user or subject.beginning or None not in (known.queue, known.past)):
+        in_rows_alone = subject.user or (subject.beginning and not subject.job)
+        if nothing and known.rows_read and (in_rows_alone or None not in (known.queue, known.past)):
             raise Refused(
                 f"There is no session or job {subject.word!r}, in the database or in Slurm.", reason="unknown"
             )
@@ -184,7 +185,7 @@ class SessionReader:
 
     async def _with_rows(self, known: Known, subject: Subject) -> tuple[Known, list[Line]]:
         session, lines = known.session, list[Line]()
-        number = subject.job or (session.job_id if session else 0)
+        number = session.job_id if session else subject.job
         jobs = sorted({number, *(each.record.id for each in known.past or ())} - {0})
         if session is None and not jobs:
             return known, lines
