@@ -104,9 +104,9 @@ def session_secrets(session: Session) -> list[str | bytes]:
     for name in _DOCUMENTS:
         try:
             document = json.loads(read_file(session.user, session.id, name, 8 << 20)[0])
-        except (LogUnread, ValueError):
+            found += secret_values("", document)
+        except (LogUnread, ValueError, RecursionError):  # its user can change it, also into nothing but brackets
             continue
-        found += secret_values("", document)
     return found
 
 
