@@ -119,8 +119,9 @@ async def _proved(charges: Charges, row: Session, usage: Usage, reported_port: R
     if not port and not row.parent:
         return None
     charges.usable.append(usage.shown_id)
-    node = next(iter(lenient(hosts_of, (), usage.nodes)), "")
-    return row.replace(state=SessionState.RUNNING, port=port, node=node, started=usage.start, submitted=usage.submitted)
+    nodes: tuple[str, ...] = lenient(hosts_of, (), usage.nodes)
+    proved = row.replace(state=SessionState.RUNNING, port=port, node=nodes[0] if nodes else "", started=usage.start)
+    return proved.replace(submitted=usage.submitted)
 
 
 async def _held(access: LedgerAccess) -> set[str]:
