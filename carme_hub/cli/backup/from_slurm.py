@@ -27,7 +27,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.cli.base import ConfiguredApp
-from carme_hub.cli.hub_config import hub_of
+from carme_hub.cli.hub_config import homes_of, hub_of
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.sessions.recovered import (
     PORT_WORDS,
@@ -127,7 +127,7 @@ class _Search:
 
     def __init__(self, hub: Any, config: Config, slurm: CarmeSlurm, store: SessionStore, rows: HubRows) -> None:
         self._hub, self._store, self._rows, self._cluster = hub, store, rows, str(slurm.cluster)
-        self._homes = str(config.SlurmContainerSpawner.get("req_homedir", ""))
+        self._homes = homes_of(config)
         self._owner, self._at_once = _owner(slurm), asyncio.Semaphore(_AT_ONCE)
 
     async def sessions(self, snapshot: Snapshot) -> list[Found]:

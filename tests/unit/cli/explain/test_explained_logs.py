@@ -6,7 +6,6 @@ import gzip
 import json
 import logging
 import os
-import pwd
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +100,7 @@ def test_the_end_of_a_long_output_begins_with_a_whole_line(tmp_path: Path, monke
     folder = tmp_path / ".carme" / "sessions" / ID
     folder.mkdir(parents=True)
     forged = SimpleNamespace(pw_name="alice", pw_dir=str(tmp_path), pw_uid=os.getuid())
-    monkeypatch.setattr(job_log, "pwd", SimpleNamespace(getpwnam=lambda _: forged, struct_passwd=pwd.struct_passwd))
+    monkeypatch.setattr(job_log, "pwd", SimpleNamespace(getpwnam=lambda _: forged))
     log, line = folder / "job.log", f"token={'0123456789abcdef' * 2}\n"
     for text, begins in (
         (line + "x" * (job_log.TAIL - 17) + "\nend\n", "x"),
@@ -116,6 +115,20 @@ def test_the_end_of_a_long_output_begins_with_a_whole_line(tmp_path: Path, monke
         assert text.endswith(found)
         assert len(found) <= job_log.TAIL
     assert found == ""
+
+
+def test_the_output_is_read_in_the_home_that_the_hub_uses(site: ExplainedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.store(session())
+    folder = site.line.folder / "homes" / "alice" / ".carme" / "sessions" / ID
+    folder.mkdir(parents=True)
+    (folder / "job.log").write_text("here it ended\n")
+    forged = SimpleNamespace(pw_name="alice", pw_dir="/nonexistent", pw_uid=os.getuid())
+    monkeypatch.setattr(job_log, "pwd", SimpleNamespace(getpwnam=lambda _: forged))
+    with site.line.file.open("a") as file:
+        file.write(f"c.SlurmContainerSpawner.req_homedir = {str(site.line.folder / 'homes')!r} + '/{{username}}'\n")
+    code, story = told(site, ID)
+    assert (code, not_read(story)) == (0, set())
+    assert texts(story, "job.log")[0].endswith("here it ended")
 
 
 def test_an_id_that_begins_with_digits_alone_is_found_by_them(site: ExplainedSite) -> None:
