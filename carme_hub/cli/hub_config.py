@@ -24,6 +24,11 @@ def load_config(file: Path) -> Config:
         raise ConfigError(f"{file} fails: {type(error).__name__}: {error}") from error
 
 
+def homes_of(config: Config) -> str:
+    """Return where homes of users are, with ``{username}``, as the spawner has it; "" = as the system says."""
+    return str(config.SlurmContainerSpawner.get("req_homedir", ""))
+
+
 def hub_of(config: Config) -> Any:
     """Return a JupyterHub application with these settings, not yet initialized."""
     return JupyterHub(config=config)

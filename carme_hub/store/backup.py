@@ -81,9 +81,23 @@ def _copy(source: Path, partial: Path) -> None:
         (verdict,) = there.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise StoreError(f"{source} is damaged: {verdict}")
-    if os.geteuid() == 0:
-        os.chown(partial, owner.st_uid, owner.st_gid)
+    give_away(partial, owner.st_uid, owner.st_gid)
     _fsync(partial)
+
+
+def give_away(path: Path, uid: int, gid: int, mode: int | None = None) -> None:
+    """Give a file or folder to a user, where root does it, and set its mode.
+
+    No link is followed: whose folder it is in can put one in its place, and would get the file that the link names.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.geteuid() == 0:
+            os.fchown(descriptor, uid, gid)
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def _link(partial: Path, wanted: Path, *, numbered: bool) -> Path:

@@ -8,7 +8,8 @@ SQLite runs in WAL mode with ``BEGIN IMMEDIATE``, so that check-and-write is ato
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,15 @@ class CarmeStore(LoggingConfigurable):
         path = sqlite_file(engine)
         if path is not None and path.stat().st_mode & 0o077:
             raise StoreError(f"Other users may read {path}: run chmod 600 {path}")
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Raise ``StoreError`` in place of a database's error; the text has no values of the statement."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise StoreError(f"{what}: {getattr(error, 'orig', None) or type(error).__name__}") from error
 
 
 def make_engine(url: str) -> Engine:

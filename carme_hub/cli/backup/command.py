@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import grp
+import json
 import os
 import pwd
 import re
@@ -19,15 +20,17 @@ from traitlets import Integer, List, Unicode
 
 from carme_hub import __version__
 from carme_hub.cli.base import ConfiguredApp, UsageError, positional_arguments, table
-from carme_hub.errors import Refused
-from carme_hub.store.backup import copy_sqlite, dump_postgresql, schema_of, shown_url
+from carme_hub.errors import CarmeError, Refused
+from carme_hub.store.backup import copy_sqlite, dump_postgresql, give_away, schema_of, shown_url
 
-from .archive import Entry, Manifest, sha256_of, verify, write_archive
-from .sources import HUB_DATABASE, OUR_DATABASE, VERSION_TABLES, Site, Source, own_names, site_of
+from .archive import BadBackup, Entry, Manifest, read_manifest, sha256_of, verify, write_archive
+from .sources import BACKUPS, CERTIFICATES, CERTIPY, VERSION_TABLES, Site, Source, files_of, own_names, site_of
 
 #: Beginning of the names of what this command leaves where it is killed, and seconds after which that is removed.
 _STAGING, _REMAINS_AFTER = ".carme-hub-", 86_400
 _NAME = re.compile(r"carme-hub-\d{8}T\d{6}Z\.tar\.gz")
+#: How often a file is read that another program is writing, and seconds in between.
+_TRIES, _PAUSE = 10, 0.2
 
 
 class BackupApp(ConfiguredApp):
@@ -51,8 +54,8 @@ class BackupApp(ConfiguredApp):
     keep = Integer(
         0,
         min=0,
-        help="""How many backups stay in that folder, this one among them: older ones of this command are removed once
-        the new one is verified. The default 0 removes none.""",
+        help="""How many backups of this site stay in that folder, this one among them: older ones are removed once the
+        new one is verified. Those of other sites stay. The default 0 removes none.""",
     ).tag(config=True)
     also = List(
         Unicode(),
@@ -75,10 +78,12 @@ class BackupApp(ConfiguredApp):
                 raise UsageError(f"--also {path}: there is no such file")
         os.umask(0o077)
         site = site_of(self.configuration(), file, self.also)
-        if HUB_DATABASE in site.missing and OUR_DATABASE in site.missing:
-            raise UsageError("there is no database yet: the hub makes it at its first start, in its working folder")
-        folder = Path(self.to) if self.to else site.state / "backups"
-        _make_folder(folder, site.state)
+        if lacking := [f"{role} ({shown_url(site.urls[role])})" for role in site.urls if role in site.missing]:
+            raise UsageError(
+                f"there is no database {', '.join(lacking)}: the hub makes it at its first start. A path that "
+                "is not absolute is looked for in the working folder: run this in the hub's"
+            )
+        folder = _make_folder(self.to, site.state)
         target = folder / f"carme-hub-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began))}.tar.gz"
         if target.exists():
             raise Refused(f"{target} exists already. Wait a second and try again.", reason="exists")
@@ -94,7 +99,7 @@ class BackupApp(ConfiguredApp):
             target.unlink(missing_ok=True)  # what cannot be read again is no backup
             raise
         _give(target, folder)
-        removed = list(_remove_older(folder, self.keep)) if self.keep else []
+        removed = list(_remove_older(target, manifest, self.keep)) if self.keep else []
         self._report(site, manifest, target, removed, time.time() - began)
         return 0
 
@@ -102,7 +107,7 @@ class BackupApp(ConfiguredApp):
         staged: dict[str, Path] = {}
         entries: list[Entry] = []
         for number, source in enumerate(site.sources):
-            copying = asyncio.to_thread(_copies, source, staging, number)
+            copying = asyncio.to_thread(_copies, source, site, staging, number)
             for entry, path in await self.with_progress(f"copying {source.role}", copying):
                 entries.append(entry)
                 staged[entry.member] = path
@@ -191,12 +196,12 @@ def _origin(found: Manifest, entries: Sequence[Entry]) -> str:
     return paths[0] if len(paths) == 1 else f"{os.path.commonpath(paths)}/ ({len(paths)} files)"
 
 
-def _copies(source: Source, staging: Path, number: int) -> list[tuple[Entry, Path]]:
+def _copies(source: Source, site: Site, staging: Path, number: int) -> list[tuple[Entry, Path]]:
     """Copy one source, and return what came of it."""
-    return list(_staged(source, staging, number))
+    return list(_staged(source, site, staging, number))
 
 
-def _staged(source: Source, staging: Path, number: int) -> Iterator[tuple[Entry, Path]]:
+def _staged(source: Source, site: Site, staging: Path, number: int) -> Iterator[tuple[Entry, Path]]:
     name = source.path.name or "database"
     if source.kind == "postgresql":
         dump = dump_postgresql(source.url, staging / f"{number}-database.dump")
@@ -209,11 +214,27 @@ def _staged(source: Source, staging: Path, number: int) -> Iterator[tuple[Entry,
         shutil.copyfile(source.path, copy)
         yield _entry(source, f"data/{number}-{name}", copy, str(source.path), source.path), copy
     else:
-        for at, file in enumerate(sorted(each for each in source.path.rglob("*") if each.is_file())):
+        for at, file in enumerate(files_of(source, site, staging.parent)):
             inside = file.relative_to(source.path)
             copy = staging / f"{number}-{at}"
-            shutil.copyfile(file, copy)
+            if (source.role, file.name) == (CERTIFICATES, CERTIPY):
+                _copy_list(file, copy)
+            else:
+                shutil.copyfile(file, copy)
             yield _entry(source, f"data/{number}-{name}/{inside}", copy, str(file), file), copy
+
+
+def _copy_list(file: Path, copy: Path) -> None:
+    """Copy the list of certificates, which the hub writes anew for each start, and not in one step."""
+    for _ in range(_TRIES):
+        shutil.copyfile(file, copy)
+        try:
+            json.loads(copy.read_bytes())
+        except ValueError:
+            time.sleep(_PAUSE)
+        else:
+            return
+    raise CarmeError(f"{file} is no list of certificates: the hub cannot start with it")
 
 
 def _entry(source: Source, member: str, copy: Path, path: str, original: Path) -> Entry:
@@ -238,17 +259,18 @@ def owner_names(uid: int, gid: int) -> tuple[str, str]:
         return owner, str(gid)
 
 
-def _make_folder(folder: Path, state: Path) -> None:
+def _make_folder(name: str, state: Path) -> Path:
+    folder = Path(name).expanduser() if name else state / BACKUPS
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True)
         _give(folder, state)
+    return folder
 
 
 def _give(path: Path, like: Path) -> None:
     """Give a file that root has made to the owner of a folder."""
-    if os.geteuid() == 0:
-        status = like.stat()
-        os.chown(path, status.st_uid, status.st_gid)
+    status = like.stat()
+    give_away(path, status.st_uid, status.st_gid)
 
 
 def _remove_remains(folder: Path) -> None:
@@ -258,8 +280,19 @@ def _remove_remains(folder: Path) -> None:
             shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
 
 
-def _remove_older(folder: Path, keep: int) -> Iterator[Path]:
-    ours = sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
-    for each in ours[:-keep]:
+def _remove_older(target: Path, manifest: Manifest, keep: int) -> Iterator[Path]:
+    """Remove backups of the same site until ``keep`` are left: never the new one, whatever a clock has named others."""
+    others = sorted(each for each in target.parent.iterdir() if _NAME.fullmatch(each.name) and each != target)
+    ours = [each for each in others if _is_of_site(each, manifest)]
+    for each in ours[: max(0, len(ours) - (keep - 1))]:
         each.unlink()
         yield each
+
+
+def _is_of_site(file: Path, manifest: Manifest) -> bool:
+    """Return whether a file is a backup of a site; one that cannot be read is nobody's, and stays."""
+    try:
+        found = read_manifest(file)
+    except (BadBackup, OSError):
+        return False
+    return (found.cluster, found.state) == (manifest.cluster, manifest.state)

@@ -84,6 +84,7 @@ class Charges:
     Attributes:
         start: since when accounting was read. settled: the database's last settlement, 0 = none.
         without_session: jobs that were sessions whose rows are lost. at_todays_price: jobs without a hold.
+        usable: sessions that a copy has as starting, and that were usable by their logs; unproved: those without a log.
         people: what the audit file says people changed since the last settlement.
         difference: GPU-seconds between accounting and ledger afterwards.
     """
@@ -102,6 +103,8 @@ class Charges:
     difference: int = 0
     without_session: list[str] = field(default_factory=list)
     at_todays_price: list[str] = field(default_factory=list)
+    usable: list[str] = field(default_factory=list)
+    unproved: list[str] = field(default_factory=list)
     people: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -111,7 +114,7 @@ class Findings:
 
     Attributes:
         bookings: names of Slurm's reservations that no booking has any more.
-        problem: why nothing could be charged, "" if it could.
+        problem: why nothing could be charged, "" if it could. bookings_problem: why ``bookings`` is not known.
     """
 
     dry_run: bool
@@ -122,6 +125,7 @@ class Findings:
     charges: Charges | None = None
     bookings: list[str] = field(default_factory=list)
     problem: str = ""
+    bookings_problem: str = ""
 
     def of(self, *acts: Act) -> list[Found]:
         """Return the sessions about which that is done."""
@@ -134,7 +138,7 @@ class Findings:
             "sessions": [each.document() for each in self.sessions],
             "charges": asdict(self.charges) if self.charges is not None else None,
             **{"bookings": self.bookings, "uncertain": list(uncertain(self))},
-            "problem": self.problem,
+            **{"problem": self.problem, "bookings_problem": self.bookings_problem},
         }
 
 
@@ -183,8 +187,11 @@ def uncertain(findings: Findings) -> Iterator[str]:
     if made := findings.of(Act.MADE):
         yield f"{len(made)} sessions hold no GPU time while they run: what they have used counts, and is charged"
     if findings.problem:
-        yield f"nothing is charged now, the quotas service does it once accounting answers: {findings.problem}"
+        yield f"nothing is charged now, the quotas service does it once that is mended: {findings.problem}"
     yield from _charges(findings.charges) if findings.charges is not None else ()
+    if findings.bookings_problem:
+        why = findings.bookings_problem
+        yield f"whether bookings are lost is not known, as Slurm's reservations were not read: {why}"
     for name in findings.bookings:
         yield (
             f"Slurm's reservation {name} belongs to no booking: who booked it is lost. Book it again, then "
@@ -203,6 +210,12 @@ def _charges(charges: Charges) -> Iterator[str]:
         yield (
             f"{len(charges.without_session)} jobs were sessions whose rows are lost: whether they became usable "
             f"is not known, so none is refunded for that ({_some(charges.without_session)})"
+        )
+    if charges.unproved:
+        yield (
+            f"{len(charges.unproved)} jobs were sessions that the copy has as starting, and their logs cannot be read: "
+            "whether they became usable is not known, and they are refunded where the policy refunds failed starts "
+            f"({_some(charges.unproved)})"
         )
     if charges.at_todays_price:
         yield (

@@ -9,16 +9,17 @@ run, and the quotas service, find nothing left to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from traitlets.config import Config
 
@@ -26,7 +27,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.activity.settings import CarmeActivity
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.cli.base import ConfiguredApp
-from carme_hub.cli.hub_config import hub_of
+from carme_hub.cli.hub_config import homes_of, hub_of
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.sessions.recovered import (
     PORT_WORDS,
@@ -45,15 +46,16 @@ from carme_hub.spawners.hub.probe import fingerprint
 from carme_hub.spawners.hub.tls import AUTHORITY
 from carme_hub.spawners.job_script import Owner as SystemUser
 from carme_hub.spawners.job_script import session_folder
-from carme_hub.store.backup import database_file, schema_of
+from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
+from carme_hub.store.backup import database_file, give_away, schema_of
 from carme_hub.store.check import reservation_stems
-from carme_hub.store.engine import VERSION_TABLE, CarmeStore
+from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 
-from .charges import charge_again
+from .charges import charge_again, since_of
 from .findings import Act, Findings, Found, print_findings
-from .hub_rows import HubRows, NoServer
-from .sources import addresses_of, hub_that_answers
+from .hub_rows import HubRows
+from .sources import HUB_DATABASE, OUR_DATABASE, VERSION_TABLES, addresses_of, refuse_beside_a_hub
 
 #: A data document has the texts of all programs of a session, mostly less than a quarter of this.
 _LONGEST_DOCUMENT = 4 << 20
@@ -65,7 +67,7 @@ _LIVE = (Phase.WAITING, Phase.ACTIVE, Phase.ENDING)
 async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
     """Find sessions and charges again, write what is missing, and print what was found.
 
-    Returns 0, or 1 where accounting did not answer, so that nothing was charged.
+    Returns 0, or 1 where Slurm did not answer each question, so that nothing was charged, or bookings are not known.
 
     Args:
         since: as ``RestoreApp.since``.
@@ -75,16 +77,21 @@ async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
     """
     config = app.configuration()
     hub = hub_of(config)
-    if "slurm" not in str(config.JupyterHub.get("spawner_class", "")).lower():
+    if not issubclass(hub.spawner_class, SlurmContainerSpawner):
         raise Refused("This hub's sessions are no Slurm jobs: a backup is all that it can be restored from.")
-    if at := hub_that_answers(addresses_of(hub)):
-        raise Refused(f"A hub answers on {at}: it knows its sessions. Stop it before.", reason="hub-runs")
     slurm, store = CarmeSlurm(config=config), CarmeStore(config=config)
+    urls = {HUB_DATABASE: str(hub.db_url), OUR_DATABASE: str(store.url)}
+    refuse_beside_a_hub([addresses_of(hub)], urls, slurm.cluster)
+    start = since_of(config, since)
     snapshot = await app.with_progress("asking Slurm for its queue", slurm.client().snapshot())
-    findings = Findings(dry_run=dry_run, new_database=not schema_of(store.url, VERSION_TABLE))
-    files = [Path(each) for each in map(database_file, (store.url, hub.db_url)) if each is not None]
-    if dry_run and not all(each.is_file() for each in files):
-        raise Refused("--dry-run needs the databases, and one is missing: restore a copy, or leave --dry-run out.")
+    schemas = {role: schema_of(url, VERSION_TABLES[role]) for role, url in urls.items()}
+    findings = Findings(dry_run=dry_run, new_database=not schemas[OUR_DATABASE])
+    if dry_run:
+        store.upgrade = False
+        if not all(schemas.values()):
+            raise Refused("--dry-run needs the databases, and one is missing: restore a copy, or leave --dry-run out.")
+    files = [Path(each) for each in map(database_file, urls.values()) if each is not None]
+    owners = {file: (file if file.exists() else file.absolute().parent).stat() for file in files}
     engine = store.open()
     rows = HubRows(
         hub, quotas=CarmeQuotas(config=config).enabled, reservations=CarmeReservations(config=config).enabled
@@ -96,20 +103,23 @@ async def find_again(app: ConfiguredApp, since: str, *, dry_run: bool) -> int:
         found = await app.with_progress("reading session folders", search.sessions(snapshot))
         findings.sessions = [each if dry_run else search.write(each) for each in found]
         try:
-            await charge_again(app, config, findings, since, dry_run=dry_run)
-        except SlurmError as error:  # what was written of sessions stays, and is reported
+            await charge_again(app, config, findings, start, search.reported_port, dry_run=dry_run)
+        except CarmeError as error:  # what was written of sessions stays, and is reported
             findings.problem = str(error)
-        findings.bookings = await _lost_bookings(config, slurm, store.url)
+        try:
+            findings.bookings = await _lost_bookings(config, slurm, store.url)
+        except SlurmError as error:
+            findings.bookings_problem = str(error)
     finally:
         rows.close()
         engine.dispose()
-        for file in files:
-            _give_to_folder(file)
+        for file, owner in owners.items():
+            _give_database(file, owner)
     if app.as_json:
         app.print_json(findings.document())
     else:
         print_findings(findings)
-    return 1 if findings.problem else 0
+    return 1 if findings.problem or findings.bookings_problem else 0
 
 
 class _Search:
@@ -117,7 +127,7 @@ class _Search:
 
     def __init__(self, hub: Any, config: Config, slurm: CarmeSlurm, store: SessionStore, rows: HubRows) -> None:
         self._hub, self._store, self._rows, self._cluster = hub, store, rows, str(slurm.cluster)
-        self._homes = str(config.SlurmContainerSpawner.get("req_homedir", ""))
+        self._homes = homes_of(config)
         self._owner, self._at_once = _owner(slurm), asyncio.Semaphore(_AT_ONCE)
 
     async def sessions(self, snapshot: Snapshot) -> list[Found]:
@@ -146,8 +156,11 @@ class _Search:
     async def _found(self, job: Job, id: str) -> Found:
         try:
             return await self._session(job, id)
-        except (NotADocument, NoServer, CarmeError) as error:
+        except (NotADocument, CarmeError) as error:
             return Found(Act.LEFT, job, id, why=str(error))
+        except Exception as error:  # noqa: BLE001
+            # What a user has put into a session folder must not keep the sessions of others from being found.
+            return Found(Act.LEFT, job, id, why=f"its files cannot be understood ({type(error).__name__})")
 
     async def _session(self, job: Job, id: str) -> Found:
         known = self._store.get(id)
@@ -160,7 +173,7 @@ class _Search:
         if known is not None and self._rows.has_session(known) and not _proved_since(known, job):
             return Found(Act.KNOWN, job, id, known)
         folder = session_folder(self._system_user(job.user), id)
-        port = port_of(await self._lines(job.user, f"{folder}/job.log")) if job.phase is Phase.ACTIVE else 0
+        port = (await self.reported_port(job.user, id) or 0) if job.phase is Phase.ACTIVE else 0
         if known is not None and self._rows.has_session(known):
             if not port:
                 return Found(Act.KNOWN, job, id, known)
@@ -201,7 +214,7 @@ class _Search:
                 token = self._rows.put_server(session, found.server, session.node, session.port)
                 session = session.replace(token_id=token)
             self._store.add(session) if found.act is Act.MADE else self._store.save(session)
-        except (NoServer, CarmeError) as error:
+        except CarmeError as error:
             return found.left(str(error))
         return found.with_row(session)
 
@@ -217,11 +230,11 @@ class _Search:
             names = [str(each.value) for each in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         except OSError as error:
             raise NotADocument(f"the hub's authority for servers cannot be read: {error}") from error
-        except (ValueError, TypeError, InvalidSignature) as error:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
             raise NotADocument("its certificate is not one of this hub's") from error
         if names != [f"user-{user}"]:
             raise NotADocument("its certificate was issued for somebody else")
-        return fingerprint(ssl.PEM_cert_to_DER_cert(document.server.certificate))
+        return fingerprint(theirs.public_bytes(Encoding.DER))
 
     def _system_user(self, name: str) -> SystemUser:
         try:
@@ -242,13 +255,14 @@ class _Search:
             raise
         return read_document(text, id)
 
-    async def _lines(self, user: str, path: str) -> list[str]:
-        """Return the lines of a session's log that can have its port; none where it has no log yet."""
+    async def reported_port(self, user: str, id: str) -> int | None:
+        """Return the port that a session's log names, 0 if it names none, None if there is no log that can be read."""
         try:
+            path = f"{session_folder(self._system_user(user), id)}/job.log"
             about, _ = await self._read(user, {"path": path, "find": PORT_WORDS, "most": 100}, "its log")
-            return [str(each["text"]) for each in about["lines"]]
+            return port_of([str(each["text"]) for each in about["lines"]])
         except (NotADocument, KeyError, TypeError):
-            return []
+            return None
 
     async def _read(self, user: str, request: Mapping[str, object], what: str) -> tuple[dict[str, Any], bytes]:
         try:
@@ -287,21 +301,13 @@ async def _lost_bookings(config: Config, slurm: CarmeSlurm, url: str) -> list[st
     """Return the names of Slurm's reservations that a calendar of this hub made, and that the database lacks."""
     if not CarmeReservations(config=config).enabled:
         return []
-    try:
-        present = await slurm.reservations().show()
-    except SlurmError:
-        return []  # the doctor says so, too
+    present = await slurm.reservations().show()
     stems, now = reservation_stems(url, slurm.cluster), time.time()
     return [each.name for each in present if each.ours and each.stem not in stems and each.period.end > now]
 
 
-def _give_to_folder(file: Path) -> None:
-    """Give a database that root may have made to the owner of its folder."""
-    if os.geteuid() != 0:
-        return
-    status = file.absolute().parent.stat()
+def _give_database(file: Path, like: os.stat_result) -> None:
+    """Give a database that root may have made, or files beside it, to whom it belonged, or to whom its folder does."""
     for end in ("", "-wal", "-shm"):
-        path = file.with_name(file.name + end)
-        if path.exists():
-            os.chown(path, status.st_uid, status.st_gid)
-            path.chmod(0o600)
+        with contextlib.suppress(FileNotFoundError):
+            give_away(file.with_name(file.name + end), like.st_uid, like.st_gid)

@@ -21,6 +21,7 @@ from carme_hub.config import QUOTA_SERVER_SCOPES, RESERVATION_SERVER_SCOPES
 from carme_hub.domain.sessions.recovered import ServerSecrets
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import CarmeError, StoreError
+from carme_hub.store.engine import store_errors
 
 #: JupyterHub's own client, to which the tokens of servers belong.
 _HUB_CLIENT = "jupyterhub"
@@ -30,6 +31,13 @@ _OWN_TOKEN = re.compile(r"[0-9a-f]{32}")
 
 class NoServer(CarmeError):
     """The rows of a server cannot be made; the message says why."""
+
+
+def _path_of(url: str) -> str:
+    try:
+        return urlsplit(url).path
+    except ValueError:
+        return ""
 
 
 class HubRows:
@@ -80,14 +88,24 @@ class HubRows:
             node, port: where the server is, as far as it is known; the hub finds it again at its start.
 
         Raises:
-            NoServer: it cannot be done for this server.
+            NoServer: it cannot be done for this server. StoreError: the database fails. Nothing is written then.
         """
+        try:
+            with store_errors(f"JupyterHub's database did not take the server of {session.user}"):
+                token = self._put(session, server, node, port)
+                self._db.commit()
+        except BaseException:
+            self._db.rollback()  # what is half made would be written with the next session
+            raise
+        return int(token.id)
+
+    def _put(self, session: Session, server: ServerSecrets, node: str, port: int) -> Any:
         if self._hub.subdomain_host:
             raise NoServer("with subdomains (JupyterHub.subdomain_host) the rows of servers are not made again")
         user, name = self._user(session.user), session.server_name
         base = url_path_join(self._hub.base_url, "user", url_escape_path(session.user), url_escape_path(name), "/")
-        if base.rstrip("/") != urlsplit(server.prefix).path.rstrip("/"):
-            raise NoServer(f"it was started as {server.prefix}, and this hub would have it at {base}")
+        if base.rstrip("/") != _path_of(server.prefix).rstrip("/"):
+            raise NoServer(f"it was started as {server.prefix!r}, and this hub would have it at {base}")
         spawner = self._spawner(session.user, name)
         if spawner is None:
             spawner = orm.Spawner(name=name, user=user)
@@ -104,8 +122,7 @@ class HubRows:
         token = self._token(session.user, server.token)
         if token is None:
             token = self._new_token(user, session, server.token, base, moment)
-        self._db.commit()
-        return int(token.id)
+        return token
 
     def _user(self, name: str) -> Any:
         user = orm.User.find(self._db, name)

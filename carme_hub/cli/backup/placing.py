@@ -8,20 +8,17 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from carme_hub.errors import CarmeError, Refused
+from carme_hub.store.backup import give_away
 
 from .archive import Entry, Manifest, each_file, sha256_of
-from .sources import AUDIT, CERTIFICATES
-
-#: Files of SQLite beside a database: of another database they would be applied to the restored one.
-_BESIDE = ("-wal", "-shm", "-journal")
-#: The file in which certipy, and so JupyterHub, lists its certificates, by absolute paths.
-_CERTIPY = "certipy.json"
+from .sources import AUDIT, BESIDE, CERTIFICATES, CERTIPY
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def _target(entry: Entry, state: Path, into: Path | None) -> Path:
 
 
 def _place(entry: Entry, target: Path) -> Place:
-    names = (target.name, *(target.name + end for end in _BESIDE if entry.kind == "sqlite"))
+    names = (target.name, *(target.name + end for end in BESIDE if entry.kind == "sqlite"))
     exists = [each for name in names if (each := target.with_name(name)).exists() or each.is_symlink()]
     stays = ""
     if entry.role == AUDIT and exists:
@@ -98,16 +95,17 @@ def put_in_place(archive: Path, manifest: Manifest, places: Sequence[Place]) -> 
                 continue
             place = wanted[entry.member]
             make_folder(place.target.parent, entry)
-            for left in place.target.parent.glob(f".{place.target.name}.*.half"):
+            for left in _remains(place.target):
                 left.unlink()  # of a restore that was killed
             written[entry.member] = half = place.target.with_name(f".{place.target.name}.{os.getpid()}.half")
             handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "wb") as out:
-                sha256_of(file, out)
+                if entry.role == CERTIFICATES and place.target.name == CERTIPY:
+                    out.write(_with_certificates_in(file.read(), Path(entry.path).parent, place.target.parent))
+                else:
+                    sha256_of(file, out)
                 out.flush()
                 os.fsync(out.fileno())
-            if entry.role == CERTIFICATES and place.target.name == _CERTIPY:
-                _rename_certificates(half, Path(entry.path).parent, place.target.parent)
             give_to_owner(half, entry)
     except BaseException as error:
         for half in written.values():
@@ -130,11 +128,18 @@ def put_in_place(archive: Path, manifest: Manifest, places: Sequence[Place]) -> 
         yield f"{renamed} files that were there are kept: their names end in {aside}"
 
 
-def _rename_certificates(file: Path, before: Path, after: Path) -> None:
-    """Name the certificates in their list by the folder in which they are now."""
-    if before != after:
-        text = file.read_text(encoding="utf-8").replace(f"{before}/", f"{after}/")
-        file.write_text(text.replace(f'"{before}"', f'"{after}"'), encoding="utf-8")
+def _remains(target: Path) -> list[Path]:
+    """Return what a restore that was killed has left of a file."""
+    half = re.compile(rf"\.{re.escape(target.name)}\.\d+\.half")
+    return [each for each in target.parent.iterdir() if half.fullmatch(each.name)]
+
+
+def _with_certificates_in(text: bytes, before: Path, after: Path) -> bytes:
+    """Return the list of certificates with the folder in which they are now."""
+    if before == after:
+        return text
+    moved = text.decode("utf-8").replace(f"{before}/", f"{after}/")
+    return moved.replace(f'"{before}"', f'"{after}"').encode("utf-8")
 
 
 def make_folder(folder: Path, entry: Entry) -> None:
@@ -150,20 +155,23 @@ def give_to_owner(path: Path, entry: Entry, mode: int | None = None) -> None:
 
     By name: on another host the same user may have another number.
     """
-    path.chmod(entry.mode if mode is None else mode)
-    if os.geteuid() != 0:
-        return
+    uid, gid = _numbers(entry) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    give_away(path, uid, gid, entry.mode if mode is None else mode)
+
+
+def _numbers(entry: Entry) -> tuple[int, int]:
+    """Return the numbers that owner and group of a file have on this host."""
     try:
-        uid = pwd.getpwnam(entry.owner).pw_uid
+        user = pwd.getpwnam(entry.owner)
+        uid, own = user.pw_uid, user.pw_gid
     except KeyError:
         if not entry.owner.isdigit():
             raise CarmeError(f"this host has no user {entry.owner}, to whom {entry.path} belongs: make it") from None
-        uid = int(entry.owner)
+        uid, own = int(entry.owner), os.getegid()  # nobody here has that number, perhaps
     try:
-        gid = grp.getgrnam(entry.group).gr_gid
+        return uid, grp.getgrnam(entry.group).gr_gid
     except KeyError:
-        gid = int(entry.group) if entry.group.isdigit() else pwd.getpwuid(uid).pw_gid
-    os.chown(path, uid, gid)
+        return uid, int(entry.group) if entry.group.isdigit() else own
 
 
 def missing_users(manifest: Manifest) -> list[str]:

@@ -17,7 +17,7 @@ from traitlets import Bool, TraitError, Unicode
 
 from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, positional_arguments, table
 from carme_hub.cli.doctor.machine import why_not_bindable
-from carme_hub.errors import CarmeError, Refused
+from carme_hub.errors import CarmeError, Refused, StoreError
 from carme_hub.store.backup import dump_postgresql, restore_command, restore_postgresql, schema_of
 from carme_hub.store.engine import head_revision, knows_revision
 
@@ -30,7 +30,7 @@ from .sources import (
     OUR_DATABASE,
     VERSION_TABLES,
     Site,
-    hub_that_answers,
+    refuse_beside_a_hub,
     site_of,
 )
 
@@ -89,16 +89,14 @@ class RestoreApp(ConfiguredApp):
         (name,) = positional_arguments(self, "FILE")
         archive, into = Path(name), _absolute(self.into)
         manifest = await self.with_progress("reading the backup", asyncio.to_thread(verify, archive))
-        site = None if into is not None else self._site()
+        site = None if into is not None else self._site(manifest)
         _check_release(manifest)
-        for addresses in (manifest.addresses, site.addresses if site else {}):
-            if at := hub_that_answers(addresses):
-                raise Refused(
-                    f"A hub answers on {at}. Two hubs must never have the same sessions: stop it before.",
-                    reason="hub-runs",
-                )
+        refuse_beside_a_hub(
+            [manifest.addresses, site.addresses if site else {}], site.urls if site else {}, manifest.cluster
+        )
         if missing := missing_users(manifest):
             raise Refused(f"This host has no user {', '.join(missing)}: make it before.", reason="no-user")
+        _refuse_other_schemas(manifest, site)
         places = places_of(manifest, into)
         there = [each for place in places if not place.stays for each in place.exists]
         full = list(_full_databases(manifest, site))
@@ -107,8 +105,8 @@ class RestoreApp(ConfiguredApp):
             return 0
         if (there or full) and not self.replace:
             raise Refused(
-                f"{len(there) + len(full)} of them are there already, such as {[*there, *full][0]}. --replace renames "
-                "what is there; --dry-run lists it; --into names another folder.",
+                f"{len(there) + len(full)} of its files and databases are there already, such as {[*there, *full][0]}. "
+                "--replace renames what is there; --dry-run lists it; --into names another folder.",
                 reason="exists",
             )
         if self.replace and (there or full):
@@ -121,11 +119,13 @@ class RestoreApp(ConfiguredApp):
         print("\n".join([*done, "", "Next:", *(f"{number}. {text}" for number, text in enumerate(steps, 1))]))
         return 0
 
-    def _site(self) -> Site | None:
-        """Return the site whose configuration is here, None where it is not here yet."""
-        file = Path(self.config_path)
+    def _site(self, manifest: Manifest) -> Site | None:
+        """Return the site whose configuration is here, or where the backup had it; None where it is not here yet."""
+        file, named = Path(self.config_path), manifest.of_role(CONFIGURATION)
         if not file.is_file():
-            return None
+            if named is None or not Path(named.path).is_file():
+                return None
+            self.config_path, file = named.path, Path(named.path)
         try:
             return site_of(self.configuration(), file)
         except (CarmeError, TraitError) as error:
@@ -193,15 +193,33 @@ def _full_databases(manifest: Manifest, site: Site | None) -> Iterator[str]:
             yield role
 
 
+def _refuse_other_schemas(manifest: Manifest, site: Site | None) -> None:
+    """Raise ``Refused`` where a PostgreSQL database has another schema: pg_restore leaves tables that it lacks."""
+    for role, url in _postgresql(manifest, site).items():
+        have, want = schema_of(url, VERSION_TABLES[role]), manifest.schemas.get(role, "")
+        if have not in ("", want):
+            raise Refused(
+                f"{role} has schema {have}, and the backup {want or 'none'}: tables of both would be in it. Rename "
+                "that database (ALTER DATABASE … RENAME TO …), make an empty one, and restore again.",
+                reason="other-schema",
+            )
+
+
 def _restore(archive: Path, manifest: Manifest, places: Sequence[Place], site: Site | None) -> list[str]:
     done = list(put_in_place(archive, manifest, places))
     for role, url in _postgresql(manifest, site).items():
         (dump,) = [each.target for each in places if each.entry.role == role]
-        if schema_of(url, VERSION_TABLES[role]):
-            aside = dump.with_name(f"{dump.name}.before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-            dump_postgresql(url, aside)
-            done.append(f"what {role} had is kept in {aside}")
-        restore_postgresql(url, dump)
+        try:
+            if schema_of(url, VERSION_TABLES[role]):
+                aside = dump.with_name(f"{dump.name}.before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+                dump_postgresql(url, aside)
+                done.append(f"what {role} had is kept in {aside}")
+            restore_postgresql(url, dump)
+        except (StoreError, OSError) as error:
+            raise StoreError(
+                f"{role} is not restored, and is as it was: {error}. Done before: {'; '.join(done)}. Mend it, and run "
+                "the same command again; do not start the hub before"
+            ) from error
         done.append(f"{role} is restored from {dump}")
     return done
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from traitlets.config import Config
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.config import PROXY_TOKEN
-from carme_hub.errors import ConfigError
+from carme_hub.errors import ConfigError, Refused
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.backup import database_file, is_postgresql, shown_url
 from carme_hub.store.engine import VERSION_TABLE, CarmeStore
+from carme_hub.store.lease.lease import LeaseStore
 
 #: The roles of the two databases, and the version table of each.
 HUB_DATABASE, OUR_DATABASE = "JupyterHub.db_url", "CarmeStore.url"
@@ -29,6 +30,12 @@ VERSION_TABLES = {HUB_DATABASE: "alembic_version", OUR_DATABASE: VERSION_TABLE}
 #: The role of the file to which changes by people are appended; a restore never puts an older one in its place.
 AUDIT = "CarmeQuotas.audit_file"
 CONFIGURATION, PROXY, CERTIFICATES = "the configuration file", "the proxy's token", "JupyterHub.internal_certs_location"
+#: The folder of backups in the hub's state folder, where none is named.
+BACKUPS = "backups"
+#: Files of SQLite beside a database: of another moment, or of another database, they destroy it.
+BESIDE = ("-wal", "-shm", "-journal")
+#: The file in which certipy, and so JupyterHub, lists its certificates, by absolute paths.
+CERTIPY = "certipy.json"
 #: The setting with the address on which the hub itself listens.
 HUB_ADDRESS = "JupyterHub.hub_bind_url"
 #: Hosts that stand for every address of a machine.
@@ -91,7 +98,8 @@ def site_of(config: Config, file: Path, also: Sequence[str] = ()) -> Site:
     named |= {f"JupyterHub.{name}": getattr(hub, name) for name in ("ssl_key", "ssl_cert")}
     found += [Source(role, "file", Path(path).expanduser().absolute()) for role, path in named.items() if path]
     for path in map(Path, also):
-        found.append(Source("--also", "folder" if path.is_dir() else "file", path.absolute()))
+        if path.resolve() not in {each.path.resolve() for each in found}:
+            found.append(Source("--also", "folder" if path.is_dir() else "file", path.absolute()))
     there = [each for each in found if each.kind == "postgresql" or each.path.exists()]
     expected = [each.role for each in found if each not in there and each.role not in (PROXY, AUDIT)]
     return Site(
@@ -103,6 +111,28 @@ def site_of(config: Config, file: Path, also: Sequence[str] = ()) -> Site:
         addresses=addresses_of(hub),
         urls=urls,
     )
+
+
+def files_of(folder: Source, site: Site, backups: Path) -> list[Path]:
+    """Return the files of a folder that no other source has, the list of certificates first; none of ``backups``.
+
+    What the list names is there already, and what comes later may lack in it. A database that runs must not be copied
+    as a file is, and a backup of backups would be twice as long each time.
+    """
+    others = [each for each in site.sources if each is not folder and each.kind != "postgresql"]
+    apart = {backups.resolve(), (site.state / BACKUPS).resolve(), *(each.path.resolve() for each in others)}
+    for each in others:
+        if each.kind == "sqlite":
+            apart.update(each.path.with_name(each.path.name + end).resolve() for end in BESIDE)
+    top = folder.path.resolve()
+    found = (each for each in folder.path.rglob("*") if each.is_file())
+    inside = [each for each in found if apart.isdisjoint(_up_to(each.resolve(), top))]
+    return sorted(inside, key=lambda each: (each.name != CERTIPY, each))
+
+
+def _up_to(path: Path, top: Path) -> list[Path]:
+    """Return a path and the folders above it that are below another one."""
+    return [each for each in (path, *path.parents) if each != top and each.is_relative_to(top)] or [path]
 
 
 def addresses_of(hub: Any) -> dict[str, str]:
@@ -137,6 +167,40 @@ def hub_that_answers(addresses: Mapping[str, str]) -> str:
     except OSError:
         return ""
     return f"{host}:{port}"
+
+
+def host_with_lease(urls: Mapping[str, str], cluster: str) -> str:
+    """Return the host whose hub is active, of a site with two (``carme-hub standby``); "" where none has the lease.
+
+    Its address may lead to the other host, or to none, so ``hub_that_answers`` does not find each such hub.
+
+    Raises:
+        StoreError: PostgreSQL does not answer, so it is not known.
+    """
+    if not all(map(is_postgresql, urls.values())):
+        return ""
+    leases = LeaseStore(urls[OUR_DATABASE], urls[HUB_DATABASE], cluster)
+    try:
+        found = leases.read()
+    finally:
+        leases.close()
+    return "" if found is None or found.free else found.host
+
+
+def refuse_beside_a_hub(addresses: Iterable[Mapping[str, str]], urls: Mapping[str, str], cluster: str) -> None:
+    """Raise ``Refused`` where a hub runs: it knows its sessions, and two must never have the same ones.
+
+    Args:
+        addresses: as of ``addresses_of``, of each configuration that a hub may run with. urls: of both databases.
+    """
+    for each in addresses:
+        if at := hub_that_answers(each):
+            raise Refused(f"A hub answers on {at}. Stop it before.", reason="hub-runs")
+    if urls and (host := host_with_lease(urls, cluster)):
+        raise Refused(
+            f"The hub on {host} is active (carme-hub standby --status). Stop it on both hosts before.",
+            reason="hub-runs",
+        )
 
 
 def _database(role: str, url: str) -> Source:

@@ -69,8 +69,8 @@ class SessionRows:
         """Return the sessions that are meant, the newest first; usually one or none."""
         if subject.id:
             found = self._sessions.get(subject.id)
-        elif subject.job:
-            return self._sessions.of_job(self._cluster, subject.job)
+        elif subject.job and ((of_job := self._sessions.of_job(self._cluster, subject.job)) or not subject.beginning):
+            return of_job
         elif subject.beginning:
             several = self._sessions.beginning_with(subject.beginning, 6)
             if len(several) > 1:

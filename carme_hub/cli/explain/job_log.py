@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
 from collections.abc import Sequence
 
@@ -36,17 +37,22 @@ async def by_command(commands: Commands, argv: Sequence[str], user: str, session
     return answer.out
 
 
-def by_file(user: str, session: str) -> tuple[str, float]:
+def by_file(user: str, session: str, homes: str = "") -> tuple[str, float]:
     """Return the end of a log in the user's home, and when it was last written, UTC epoch seconds.
+
+    Args:
+        homes: as ``hub_config.homes_of``.
 
     Raises:
         LogUnread: it cannot be read from here.
     """
-    raw, changed = read_file(user, session, "job.log", TAIL)
+    raw, changed = read_file(user, session, "job.log", TAIL + 1, homes)
+    if len(raw) > TAIL:  # from the beginning of a line: of a secret that is cut nobody sees that it is one
+        raw = re.split(rb"[\r\n]", raw, maxsplit=1)[-1] if re.search(rb"[\r\n]", raw) else b""
     return raw.decode("utf-8", "replace"), changed
 
 
-def read_file(user: str, session: str, name: str, most: int) -> tuple[bytes, float]:
+def read_file(user: str, session: str, name: str, most: int, homes: str = "") -> tuple[bytes, float]:
     """Return the end of a file of a session folder in the user's home, and when it was last written.
 
     Raises:
@@ -58,7 +64,8 @@ def read_file(user: str, session: str, name: str, most: int) -> tuple[bytes, flo
         raise LogUnread(f"this machine does not know the user {user}") from None
     opened: list[int] = []
     try:
-        opened.append(os.open(person.pw_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        home = homes.format(username=user) if homes else person.pw_dir
+        opened.append(os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         for part in (".carme", "sessions", session):
             opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
         opened.append(os.open(name, _FILE, dir_fd=opened[-1]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import tzinfo
+from io import BufferedIOBase
 from pathlib import Path
 
 from carme_hub.domain.support.redaction import Redactor
@@ -18,14 +21,28 @@ from carme_hub.slurm.command import Commands
 _BEGINNINGS = frozenset("[{0123456789\x1b")
 
 
+@contextmanager
+def log_file(file: Path) -> Iterator[BufferedIOBase]:
+    """Open a log file, packed (.gz) or not.
+
+    Raises:
+        OSError: it cannot be read. CarmeError: it is packed, and damaged or not complete yet.
+    """
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as opened:
+            yield opened
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CarmeError(f"{file} is damaged, or is being packed: {error}") from error
+
+
 def from_file(file: Path, marks: Marks, zone: tzinfo, most: int) -> list[Line]:
     """Return the records of a log file, packed or not, about a session; the newest ``most`` of them.
 
     Raises:
-        OSError: it cannot be read.
+        OSError, CarmeError: it cannot be read.
     """
-    opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rt", encoding="utf-8", errors="replace") as lines:
+    with log_file(file) as opened:
+        lines = (line.decode("utf-8", "replace") for line in opened)
         return chosen(records(near(lines, marks.quick()), zone), marks, str(file), most)
 
 
@@ -33,15 +50,28 @@ async def from_journal(commands: Commands, unit: str, marks: Marks, zone: tzinfo
     """Return the records of a systemd unit about a session, as its program has printed them.
 
     Raises:
-        SlurmUnreachable: journalctl did not answer. CarmeError: it failed.
+        SlurmUnreachable: journalctl did not answer. CarmeError: it failed, or has nothing that this user may read.
     """
     when = [f"--since=@{marks.since:.0f}", f"--until=@{marks.until:.0f}"] if marks.until else []
-    argv = ["journalctl", f"--unit={unit}", "--no-pager", "--quiet", "--output=cat", *when]
+    argv = ["journalctl", f"--unit={unit}", "--no-pager", "--output=cat", *when]
+    lines = (await journal(commands, argv)).splitlines(keepends=True)
+    return chosen(records(near(lines, marks.quick()), zone), marks, unit, most)
+
+
+async def journal(commands: Commands, argv: list[str]) -> str:
+    """Return what journalctl prints, without ``--quiet``: it exits with 0, too, where the user may not read a unit's.
+
+    Raises:
+        SlurmUnreachable: journalctl did not answer. CarmeError: it failed, or has nothing that this user may read.
+    """
     answer = await commands.run(argv, timeout=60.0)
     if answer.code != 0:
         raise CarmeError(answer.message)
-    lines = answer.out.splitlines(keepends=True)
-    return chosen(records(near(lines, marks.quick()), zone), marks, unit, most)
+    if "not seeing messages from other users" in answer.err:
+        raise CarmeError("this user may not read it: add the user to the group systemd-journal")
+    if not answer.out.strip() or answer.out.startswith("-- No entries --"):
+        raise CarmeError("it has no entry of that time: is that the unit's name?")
+    return answer.out
 
 
 def near(lines: Iterable[str], words: tuple[str, ...]) -> Iterator[str]:

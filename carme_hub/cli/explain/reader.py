@@ -14,6 +14,7 @@ from dateutil.tz import tzlocal
 from traitlets import TraitError
 from traitlets.config import Config
 
+from carme_hub.cli.hub_config import homes_of
 from carme_hub.domain.cluster.end_mark import end_mark
 from carme_hub.domain.cluster.history import PastJob
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job
@@ -80,7 +81,7 @@ class SessionReader:
         zone: tzinfo | None = None,
     ) -> None:
         self._slurm = CarmeSlurm(config=config)
-        self._url = str(CarmeStore(config=config).url)
+        self._url, self._homes = str(CarmeStore(config=config).url), homes_of(config)
         self._commands = self._slurm.commands()
         self._logs = where or Logs()
         self._clock = clock
@@ -148,7 +149,8 @@ class SessionReader:
 
     def _refuse_nothing(self, known: Known, subject: Subject) -> None:
         nothing = known.session is None and not known.queue and not known.past
-        if nothing and known.rows_read and (subject.user or subject.beginning or None not in (known.queue, known.past)):
+        in_rows_alone = subject.user or (subject.beginning and not subject.job)
+        if nothing and known.rows_read and (in_rows_alone or None not in (known.queue, known.past)):
             raise Refused(
                 f"There is no session or job {subject.word!r}, in the database or in Slurm.", reason="unknown"
             )
@@ -184,7 +186,7 @@ class SessionReader:
 
     async def _with_rows(self, known: Known, subject: Subject) -> tuple[Known, list[Line]]:
         session, lines = known.session, list[Line]()
-        number = subject.job or (session.job_id if session else 0)
+        number = session.job_id if session else subject.job
         jobs = sorted({number, *(each.record.id for each in known.past or ())} - {0})
         if session is None and not jobs:
             return known, lines
@@ -237,7 +239,10 @@ class SessionReader:
         if argv:
             text = await self._ask(OUTPUT, job_log.by_command(self._commands, argv, user, known.id)) or ""
         else:
-            text, at = await self._ask(OUTPUT, in_daemon_thread(job_log.by_file, user, known.id)) or ("", 0.0)
+            text, at = await self._ask(OUTPUT, in_daemon_thread(job_log.by_file, user, known.id, self._homes)) or (
+                "",
+                0.0,
+            )
         number = known.session.job_id if known.session else known.past[-1].record.id if known.past else 0
         shown = Redactor().text("\n".join(text.rstrip().splitlines()[-OUTPUT_LINES:]))
         return replace(known, output=shown, output_at=at, mark=end_mark(text, number))

@@ -15,7 +15,10 @@ _JOB_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was named: one of ``id``, ``beginning`` (of an id), ``job`` and ``user`` with ``server``."""
+    """What was named: one of ``id``, ``beginning`` (of an id), ``job`` and ``user`` with ``server``.
+
+    A number of eight digits or more is that of a job, and may be the ``beginning`` of an id as well.
+    """
 
     word: str
     id: str = ""
@@ -35,7 +38,7 @@ def subject_of(word: str) -> Subject:
     if _ID.fullmatch(plain):
         return Subject(word, id=plain.lower())
     if plain.isascii() and plain.isdigit() and len(plain) <= _JOB_DIGITS and int(plain):
-        return Subject(word, job=int(plain))
+        return Subject(word, job=int(plain), beginning=plain if _BEGINNING.fullmatch(plain) else "")
     if "/" in plain:
         user, _, server = plain.partition("/")
         if user:

@@ -18,7 +18,7 @@ from carme_hub.cli.explain.daemon_thread import in_daemon_thread
 from carme_hub.cli.explain.job_log import LogUnread, read_file
 from carme_hub.cli.explain.reader import SessionReader
 from carme_hub.cli.explain.subject import Subject
-from carme_hub.cli.hub_config import hub_of
+from carme_hub.cli.hub_config import homes_of, hub_of
 from carme_hub.config import PROXY_TOKEN
 from carme_hub.domain.sessions.session import Session
 from carme_hub.domain.support.redaction import Redactor, is_secret_name
@@ -94,19 +94,19 @@ async def secrets_of_sessions(config: Config, subjects: Sequence[Subject]) -> li
         except Refused:
             continue
         if known.session is not None:
-            found += await in_daemon_thread(session_secrets, known.session)
+            found += await in_daemon_thread(session_secrets, known.session, homes_of(config))
     return found
 
 
-def session_secrets(session: Session) -> list[str | bytes]:
+def session_secrets(session: Session, homes: str = "") -> list[str | bytes]:
     """Return the secrets of a session's own documents, where this process may read them."""
     found: list[str | bytes] = []
     for name in _DOCUMENTS:
         try:
-            document = json.loads(read_file(session.user, session.id, name, 8 << 20)[0])
-        except (LogUnread, ValueError):
+            document = json.loads(read_file(session.user, session.id, name, 8 << 20, homes)[0])
+            found += secret_values("", document)
+        except (LogUnread, ValueError, RecursionError):  # its user can change it, also into nothing but brackets
             continue
-        found += secret_values("", document)
     return found
 
 

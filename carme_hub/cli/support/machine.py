@@ -14,6 +14,7 @@ from typing import Any
 
 from carme_hub import __version__
 from carme_hub.cli.explain.daemon_thread import in_daemon_thread
+from carme_hub.cli.explain.logs import journal, log_file
 from carme_hub.domain.support.redaction import REMOVED, Redactor
 from carme_hub.domain.support.settings import SHOWN_VARIABLES, environment
 from carme_hub.errors import CarmeError
@@ -25,6 +26,8 @@ from .parts import Part
 TAIL = 2 << 20
 #: Records of each unit's journal.
 _RECORDS = 10_000
+#: Beginnings of files of gzip (by another name), xz, zstd and bzip2.
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ", b"(\xb5/\xfd", b"BZh")
 #: There only where systemd runs (sd_booted(3)).
 BOOTED = Path("/run/systemd/system")
 #: Programs whose versions are packed, with the argument that prints one.
@@ -47,20 +50,28 @@ def machine_parts(commands: Commands, units: Sequence[str], files: Sequence[str]
     )
     for unit in units:
         yield Part(f"systemd/{_plain(unit)}.txt", f"systemctl cat, show {unit}", partial(_unit, commands, unit))
-        argv = ("journalctl", f"--unit={unit}", f"--lines={_RECORDS}", "--no-pager", "--quiet", "--output=short-iso")
-        yield Part(f"logs/{_plain(unit)}.journal.txt", " ".join(argv), partial(_run, commands, argv))
+        argv = ["journalctl", f"--unit={unit}", f"--lines={_RECORDS}", "--no-pager", "--output=short-iso"]
+        yield Part(f"logs/{_plain(unit)}.journal.txt", " ".join(argv), partial(journal, commands, argv))
     for number, file in enumerate(files):
-        name = f"logs/{number or ''}{'-' if number else ''}{_plain(Path(file).name)}"
+        name = f"logs/{number or ''}{'-' if number else ''}{_plain(Path(file).name.removesuffix('.gz'))}"
         yield Part(name, f"the last {TAIL >> 20} MiB of {file}", partial(in_daemon_thread, tail, Path(file)))
 
 
 def tail(file: Path) -> str:
-    """Return the end of a log, from the beginning of a line."""
-    with file.open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        opened.seek(max(0, size - TAIL))
-        text = opened.read(TAIL).decode("utf-8", "replace")
-    return text if size <= TAIL else text.partition("\n")[2]
+    """Return the end of a log, packed or not, from the beginning of a line.
+
+    Raises:
+        OSError, CarmeError: it cannot be read.
+    """
+    with log_file(file) as opened:
+        if opened.read(8).startswith(_PACKED):
+            raise CarmeError(f"{file} is packed, so that secrets in it cannot be seen: unpack it, or pack it with gzip")
+        opened.seek(0 if file.suffix == ".gz" else max(0, opened.seek(0, os.SEEK_END) - TAIL - 1))
+        end = b""
+        while part := opened.read(TAIL):
+            end = (end + part)[-TAIL - 1 :]
+    text = end.decode("utf-8", "replace")
+    return text if len(end) <= TAIL else text.partition("\n")[2]
 
 
 def without_variables(text: str) -> str:

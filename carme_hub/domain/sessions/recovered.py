@@ -26,6 +26,9 @@ PORT_LINE = re.compile(r"\[carme-singleuser\] starting .* on port (\d{1,5})")
 PORT_WORDS = "[carme-singleuser] starting"
 _NAME = re.compile(r"[\w.-]{0,255}")
 _TOKEN = re.compile(r"[\x21-\x7e]{8,255}")
+_NONCE = re.compile(r"[\x21-\x7e]{1,255}")
+#: A request of the hub's has no longer texts and no larger numbers, and nobody could store or show them.
+_LONGEST, _LARGEST = 4096, 2**31 - 1
 #: Fields of a request that Slurm itself does not know of a job.
 _NOT_IN_SLURM: dict[str, type] = {
     **dict.fromkeys(("profile", "image", "qos", "working_folder", "purpose", "exclude", "node", "python"), str),
@@ -100,7 +103,7 @@ def read_document(text: bytes, session: str) -> SessionDocument:
         return SessionDocument(session, server, request, parent, batch, exact)
     except NotADocument:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         # The text of the error may quote the document, and so a secret.
         raise NotADocument(f"it does not have the expected structure ({type(error).__name__})") from None
 
@@ -108,8 +111,8 @@ def read_document(text: bytes, session: str) -> SessionDocument:
 def _server(own: Mapping[str, Any], files: Mapping[str, Any]) -> ServerSecrets:
     environ = own["environ"]
     name, token, nonce = environ.get("JUPYTERHUB_SERVER_NAME", ""), environ["JUPYTERHUB_API_TOKEN"], own["nonce"]
-    if not _NAME.fullmatch(name) or not _TOKEN.fullmatch(token) or not isinstance(nonce, str):
-        raise NotADocument("its server's name or token is not one of the hub's")
+    if not _NAME.fullmatch(name) or not _TOKEN.fullmatch(token) or not _NONCE.fullmatch(nonce):
+        raise NotADocument("its server's name, token or nonce is not one of the hub's")
     certificate = str(files.get("tls.crt", {"text": ""})["text"])
     prefix, hub = str(environ["JUPYTERHUB_SERVICE_PREFIX"]), str(environ["JUPYTERHUB_API_URL"])
     return ServerSecrets(name, prefix, hub, token, nonce, certificate)
@@ -119,16 +122,30 @@ def _request(document: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the fields of the request that the document knows, and whether these are all."""
     whole = document.get("request")
     if isinstance(whole, dict):
-        found = {name: whole[name] for name, kind in _NOT_IN_SLURM.items() if type(whole.get(name)) is kind}
+        found = _credible(whole)
         fields = whole.get("fields")
-        if isinstance(fields, dict) and all(isinstance(value, str) for value in fields.values()):
-            found["fields"] = {str(name): value for name, value in fields.items()}
-        return {**found, "batch": str(whole.get("batch", ""))}, len(found) > len(_NOT_IN_SLURM)
-    found = {"image": _variable(document["plan"], "CARME_IMAGE")}
+        if isinstance(fields, dict) and all(_is_credible(each, str) for pair in fields.items() for each in pair):
+            found["fields"] = dict(fields)
+        batch = whole.get("batch", "")
+        return {**found, "batch": batch if _is_credible(batch, str) else ""}, len(found) > len(_NOT_IN_SLURM)
+    values: dict[str, Any] = {"image": _variable(document["plan"], "CARME_IMAGE")}
     measured = document.get("activity")
     if isinstance(measured, dict):
-        found["cpus"], found["memory_mib"] = int(measured["cpus"]), int(measured["memory_limit"])
-    return found, False
+        values["cpus"], values["memory_mib"] = int(measured["cpus"]), int(measured["memory_limit"])
+    return _credible(values), False
+
+
+def _credible(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that Slurm does not know, as far as they are what the hub may have written."""
+    return {name: values[name] for name, kind in _NOT_IN_SLURM.items() if _is_credible(values.get(name), kind)}
+
+
+def _is_credible(value: object, kind: type) -> bool:
+    if type(value) is not kind:
+        return False
+    if isinstance(value, str):
+        return len(value) <= _LONGEST and all(each.isprintable() or each in "\n\t" for each in value)
+    return not isinstance(value, int) or abs(value) <= _LARGEST
 
 
 def _variable(plan: Mapping[str, Any], name: str) -> str:
@@ -149,7 +166,8 @@ def _variable(plan: Mapping[str, Any], name: str) -> str:
 def _batch_of(argv: list[str]) -> str:
     """Return the id of the run that a batch job of an earlier release conducts."""
     path = PurePosixPath(argv[-1])
-    return path.name if path.parent.name == "runs" and path.parent.parent.name == ".carme" else ""
+    is_run = path.parent.name == "runs" and path.parent.parent.name == ".carme"
+    return path.name if is_run and _is_credible(path.name, str) else ""
 
 
 def _uuid(text: object) -> str:

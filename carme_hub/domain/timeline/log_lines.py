@@ -25,6 +25,8 @@ _ISO = re.compile(
 #: An access line of the hub; those about a session's user are many and say nothing, unless the hub failed.
 _ACCESS = re.compile(r"[1-4]\d\d (?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _LEVELS = {"D": "debug", "I": "info", "W": "warning", "E": "error", "C": "critical"}
+#: What a JSON record has of an error beside its message (``carme_hub.logs.JsonFormatter``; others' names).
+_TRACEBACKS = ("traceback", "exc_info", "stack")
 #: Seconds before and after a session in which a log line that names its user's server is about it.
 _AROUND = 120.0
 #: Lines of one record that are kept: a traceback is long, and its end says what it is.
@@ -108,7 +110,7 @@ def parse(line: str, zone: tzinfo) -> LogRecord | None:
 def _from_json(line: str, zone: tzinfo) -> LogRecord | None:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict):
         return None
@@ -116,7 +118,8 @@ def _from_json(line: str, zone: tzinfo) -> LogRecord | None:
     when = _first(values, "time", "timestamp", "@timestamp", "ts", "asctime", "at", "created")
     level = str(_first(values, "level", "levelname", "severity") or "").lower()
     at = float(when) if isinstance(when, int | float) else _time(str(when or ""), zone)
-    return LogRecord(at, level, str(text or line), values)
+    more = "\n".join(str(values[name]) for name in _TRACEBACKS if values.get(name))
+    return _joined(LogRecord(at, level, str(text or line), values), more.splitlines())
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:

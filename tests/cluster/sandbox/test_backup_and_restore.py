@@ -251,3 +251,33 @@ def test_an_older_copy_is_completed_by_what_began_and_ended_since(hub: Hub, clus
     hub.stop_server("alice")
     wait_for(lambda: not hub.jobs() and not hub.open_holds(), 120, "everything to be settled")
     wait_for(lambda: not disagreements(hub), 60, "the ledger to be what accounting has")
+
+
+def test_a_session_that_waited_in_the_copy_is_charged_for_what_it_used(
+    hub: Hub, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
+    hub.begin("alice", profile="a100")
+    wait_for(lambda: len(hub.jobs()) == 1, 30, "alice's job to wait")
+    copy = carme_hub(hub.demo, "backup", "--to", str(tmp_path / "backups"), user="root")["file"]
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
+    hub.wait_server("alice")
+    hub.run_cell("alice", hub.new_kernel("alice"), "import time; time.sleep(3)")
+    hub.stop_server("alice")
+    wait_for(lambda: len(charges(hub.demo)) > 0 and not hub.open_holds(), 90, "alice's job to be charged")
+    before = charges(hub.demo)
+    hub.stop()
+
+    carme_hub(hub.demo, "restore", copy, "--replace", "--yes", user="root")
+    assert charges(hub.demo) == {}
+    found = carme_hub(hub.demo, "restore", "--from-slurm", user="root")["charges"]
+    assert (len(found["usable"]), found["unproved"], found["refunded"]) == (1, [], 0)
+    assert charges(hub.demo) == before
+    hub.start()
+    wait_for(lambda: not hub.open_holds(), 120, "everything to be settled")
+    with closing(sqlite3.connect(f"file:{hub.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)) as database:
+        assert database.execute("select count(*) from ledger where kind = 'correction'").fetchone() == (0,)
+        wait_for(
+            lambda: database.execute("select state, started > 0 from session").fetchall() == [("ended", 1)],
+            *(60, "the session to be closed as one that ran"),
+        )

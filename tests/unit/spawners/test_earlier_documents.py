@@ -21,6 +21,7 @@ from forged_hub import ForgedHub, forged_hub
 from carme_hub.cli.upgrade.releases import earlier_releases
 from carme_hub.containers.registry import runtime
 from carme_hub.containers.runtime import Image
+from carme_hub.domain.sessions.recovered import read_document
 from carme_hub.domain.sessions.session import Request
 from carme_hub.spawners.handlers import callback
 from carme_hub.spawners.handlers.pages import install_handlers
@@ -114,6 +115,16 @@ async def test_a_server_of_an_earlier_release_proves_itself_to_this_hub(
     done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60, check=False)
     assert "SERVER" in done.stdout, done.stderr
     assert registry.said == [("port", document["session"], NONCE, True, "n1")]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_session_of_an_earlier_release_is_found_again_by_its_document(release: str) -> None:
+    _, document = kept(release)
+    prefix = {"JUPYTERHUB_SERVICE_PREFIX": "/user/alice/", "JUPYTERHUB_API_URL": "https://hub/hub/api"}
+    document["singleuser"]["environ"].update(prefix)  # the hub's, which the kept documents lack
+    found = read_document(json.dumps(document).encode(), document["session"])
+    assert found.server is not None
+    assert (found.server.nonce, found.server.prefix, found.exact) == (NONCE, "/user/alice/", False)
 
 
 async def test_a_batch_script_of_the_last_release_reports_the_end_of_its_server_to_this_hub(

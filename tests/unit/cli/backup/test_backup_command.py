@@ -20,6 +20,7 @@ from rig.databases import OnePostgres, one_postgres
 from carme_hub.cli.backup import command
 from carme_hub.cli.backup.archive import BadBackup, read_manifest, verify
 from carme_hub.cli.backup.command import BackupApp, CheckApp
+from carme_hub.store.backup import give_away
 from carme_hub.store.engine import CarmeStore, head_revision
 
 __all__ = ["line", "one_postgres", "site"]
@@ -71,8 +72,9 @@ def test_older_ones_are_removed_once_the_new_one_is_verified(
     folder = site.folder / "kept"
     folder.mkdir()
     old = [folder / f"carme-hub-2026010{day}T000000Z.tar.gz" for day in (1, 2, 3)]
+    content = backup(site).read_bytes()
     for each in (*old, folder / "carme-hub-of-mine.tar.gz"):
-        each.write_text("x")
+        each.write_bytes(content)
     (folder / ".carme-hub-left").mkdir()
     os.utime(folder / ".carme-hub-left", (0, 0))
 
@@ -88,6 +90,69 @@ def test_older_ones_are_removed_once_the_new_one_is_verified(
     assert {each.name for each in folder.iterdir()} == {
         *(old[2].name, "carme-hub-of-mine.tar.gz", Path(found["file"]).name)
     }
+
+
+def test_neither_the_new_one_nor_those_of_another_site_are_removed(site: CommandLine) -> None:
+    folder = site.folder / "shared"
+    later = backup(site, "--to", str(folder))
+    later = later.rename(folder / "carme-hub-20990101T000000Z.tar.gz")  # of a clock that was wrong
+    text = site.file.read_text()
+    site.file.write_text(f"{text}c.CarmeSlurm.cluster = 'other'\n")
+    theirs = backup(site, "--to", str(folder))
+    theirs = theirs.rename(folder / "carme-hub-20200101T000000Z.tar.gz")
+    site.file.write_text(text)
+    (folder / "carme-hub-20200102T000000Z.tar.gz").write_text("of somebody else")
+    found = site.json(BackupApp, "--to", str(folder), "--keep", "1")
+    assert found["removed"] == [str(later)]
+    assert Path(found["file"]).exists()
+    assert theirs.exists()
+    assert (folder / "carme-hub-20200102T000000Z.tar.gz").exists()
+
+
+def test_a_backup_without_a_database_is_none(site: CommandLine) -> None:
+    kept = backup(site)
+    (site.folder / "state" / "jupyterhub.sqlite").unlink()
+    code, _, err = site.run(BackupApp, "--keep", "1")
+    assert (code, "there is no database JupyterHub.db_url" in err, "working folder" in err) == (2, True, True)
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def test_a_list_of_certificates_that_is_being_written_is_read_again(
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = site.folder / "state" / "internal-ssl" / "certipy.json"
+    whole = file.read_text()
+    file.write_text(whole[: len(whole) // 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "_PAUSE", 0.001)
+        code, _, err = site.run(BackupApp)
+        assert (code, "certipy.json is no list of certificates" in err) == (2, True)
+        assert list((site.folder / "state" / "backups").iterdir()) == []
+    monkeypatch.setattr(command.time, "sleep", lambda _: file.write_text(whole))
+    verify(backup(site))
+
+
+def test_no_link_is_followed_where_root_gives_a_file_away(tmp_path: Path) -> None:
+    (tmp_path / "theirs").touch(0o600)
+    (tmp_path / "link").symlink_to("theirs")
+    with pytest.raises(OSError, match="link"):
+        give_away(tmp_path / "link", os.getuid(), os.getgid(), 0o666)
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o600
+    give_away(tmp_path / "theirs", os.getuid(), os.getgid(), 0o640)
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o640
+
+
+def test_of_a_folder_that_has_the_hubs_own_files_nothing_is_copied_twice(site: CommandLine) -> None:
+    state = site.folder / "state"
+    (state / "of-the-site").write_text("x")
+    engine = CarmeStore(url=site.url).open()
+    first = backup(site, "--also", str(state), "--also", str(site.file))
+    second = backup(site, "--also", str(state), "--to", str(site.folder / "others"))
+    engine.dispose()
+    assert first.parent == state / "backups"
+    paths = [each.path for each in read_manifest(first).entries]
+    assert len(paths) == len(set(paths))
+    assert [Path(each.path).name for each in read_manifest(second).entries if each.role == "--also"] == ["of-the-site"]
 
 
 def test_a_check_names_what_is_damaged(site: CommandLine) -> None:

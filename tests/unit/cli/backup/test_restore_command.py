@@ -19,11 +19,14 @@ from jupyterhub import orm
 from rig.command_line import CommandLine
 from rig.databases import OnePostgres, one_postgres
 
+from carme_hub.cli.backup import restore
 from carme_hub.cli.backup.command import BackupApp
 from carme_hub.cli.backup.restore import RestoreApp
 from carme_hub.cli.hub_config import hub_of, load_config
+from carme_hub.errors import StoreError
 from carme_hub.store.check import check
-from carme_hub.store.engine import CarmeStore
+from carme_hub.store.engine import VERSION_TABLE, CarmeStore, make_engine
+from carme_hub.store.lease.lease import LeaseStore
 
 __all__ = ["line", "one_postgres", "site"]
 
@@ -93,6 +96,15 @@ def test_root_gives_each_file_to_whom_it_belonged(site: CommandLine, tmp_path: P
 def test_it_refuses_while_a_hub_answers(site: CommandLine, archive: Path) -> None:
     hub = hub_of(load_config(site.file))
     with closing(socket.create_server(("127.0.0.1", urlsplit(hub.hub_bind_url).port or 0))):
+        code, _, err = site.run(RestoreApp, str(archive), "--replace", "--yes")
+    assert (code, "A hub answers on 127.0.0.1" in err) == (1, True)
+
+
+def test_the_configuration_is_found_where_the_backup_had_it(site: CommandLine, archive: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        text = site.file.read_text()
+        site.file.write_text(f"{text}c.JupyterHub.hub_bind_url = 'http://127.0.0.1:{other.getsockname()[1]}'\n")
+        site.file = site.folder / "of-no-working-folder.py"
         code, _, err = site.run(RestoreApp, str(archive), "--replace", "--yes")
     assert (code, "A hub answers on 127.0.0.1" in err) == (1, True)
 
@@ -184,6 +196,19 @@ def test_a_restore_that_was_killed_is_run_again(site: CommandLine, archive: Path
     assert list((site.folder / "state").rglob("*.half")) == []
 
 
+def test_files_whose_names_begin_alike_are_all_restored(site: CommandLine) -> None:
+    files = [site.folder / name for name in ("key.old", "key")]
+    for each in files:
+        each.write_text(each.name)
+    also = [word for each in files for word in ("--also", str(each))]
+    _, out, _ = site.run(BackupApp, "--to", str(site.folder / "backups"), *also)
+    for each in files:
+        each.unlink()
+    code, _, err = site.run(RestoreApp, out.strip(), "--replace", "--yes")
+    assert code == 0, err
+    assert [each.read_text() for each in files] == ["key.old", "key"]
+
+
 def test_settings_that_name_another_host_are_explained(site: CommandLine, archive: Path, tmp_path: Path) -> None:
     address = {"JupyterHub.hub_bind_url": "https://192.0.2.7:8081", "JupyterHub.bind_url": "http://192.0.2.7"}
     other = changed(archive, addresses=address)
@@ -192,7 +217,9 @@ def test_settings_that_name_another_host_are_explained(site: CommandLine, archiv
     assert "Give this host the address or the name" in out
 
 
-def test_postgresql_is_restored_and_what_it_had_is_kept(site: CommandLine, one_postgres: OnePostgres) -> None:
+def test_postgresql_is_restored_and_what_it_had_is_kept(
+    site: CommandLine, one_postgres: OnePostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with one_postgres.server().database() as url:
         site.file.write_text(site.file.read_text() + f"c.CarmeStore.url = {url!r}\n")
         CarmeStore(url=url).open().dispose()
@@ -209,3 +236,39 @@ def test_postgresql_is_restored_and_what_it_had_is_kept(site: CommandLine, one_p
         assert "CarmeStore.url is restored" in out
         into = site.run(RestoreApp, archive, "--into", str(site.folder / "new"))[1]
         assert "pg_restore --clean" in into, "a server that this folder has no settings for is not touched"
+        for each in (site.folder / "state").glob("*-database.dump.before-restore-*"):
+            each.unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(restore, "restore_postgresql", fails)
+            code, _, err = site.run(RestoreApp, archive, "--replace", "--yes")
+        assert (code, "CarmeStore.url is not restored, and is as it was: no room" in err) == (2, True)
+        engine = make_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = 'carme0001'")
+        engine.dispose()
+        before = contents(site.folder / "state")
+        code, _, err = site.run(RestoreApp, archive, "--replace", "--yes")
+        assert (code, "CarmeStore.url has schema carme0001" in err) == (1, True)
+        assert contents(site.folder / "state") == before
+
+
+def fails(*_: object) -> None:
+    raise StoreError("no room")
+
+
+def test_it_refuses_while_the_hub_of_another_host_has_the_lease(site: CommandLine, one_postgres: OnePostgres) -> None:
+    server = one_postgres.server()
+    with server.database() as url, server.database() as hub_url:
+        site.file.write_text(f"{site.file.read_text()}c.CarmeStore.url = {url!r}\nc.JupyterHub.db_url = {hub_url!r}\n")
+        CarmeStore(url=url).open().dispose()
+        close(orm.new_session_factory(hub_url)())
+        archive = site.run(BackupApp, "--to", str(site.folder / "backups"))[1].strip()
+        leases = LeaseStore(url, hub_url, "lab")
+        held = leases.acquire("x", "host-a", 3600.0, "", "1")
+        for argv in ([archive, "--replace", "--yes"], ["--from-slurm"]):
+            code, _, err = site.run(RestoreApp, *argv)
+            assert (code, "The hub on host-a is active" in err) == (1, True), err
+        assert leases.release(held.ticket)
+        leases.close()
+        code, _, err = site.run(RestoreApp, archive, "--replace", "--yes")
+        assert code == 0, err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from rig.command_line import CommandLine
 from carme_hub.cli.base import UsageError
 from carme_hub.cli.explain.command import ExplainApp
 from carme_hub.cli.explain.subject import subject_of
+from carme_hub.cli.support import site
 from carme_hub.cli.support.archive import write_archive
 from carme_hub.cli.support.command import SupportBundleApp
 from carme_hub.cli.support.machine import TAIL, tail, without_variables
@@ -158,6 +161,40 @@ def test_the_end_of_a_long_log_begins_with_a_whole_line(tmp_path: Path) -> None:
     assert len(found) <= TAIL
     assert found.startswith("line ")
     assert found.endswith("line 299999\n")
+
+
+def test_a_packed_log_is_unpacked_or_left_out_so_that_nothing_secret_hides_in_it(
+    canaries: Canaries, mine: Path, tmp_path: Path
+) -> None:
+    packed_log = tmp_path / "hub.log.1.gz"
+    packed_log.write_bytes(gzip.compress(canaries.log.read_bytes() * 3))
+    other, half = tmp_path / "hub.log.2.xz", tmp_path / "hub.log.3.gz"
+    other.write_bytes(lzma.compress(canaries.log.read_bytes()))
+    half.write_bytes(packed_log.read_bytes()[:500])
+    said, files = packed(canaries, mine, *(word for each in (packed_log, other, half) for word in ("--log", str(each))))
+    assert canaries.found_in(files) == []
+    assert f"Session {ID}" in files["logs/1-hub.log.1"]
+    assert "is packed" in said["not_packed"]["logs/2-hub.log.2.xz"]
+    assert "damaged" in said["not_packed"]["logs/3-hub.log.3"]
+    log = tmp_path / "long.gz"
+    log.write_bytes(gzip.compress("".join(f"line {number}\n" for number in range(400_000)).encode()))
+    found = tail(log)
+    assert TAIL - 20 < len(found) <= TAIL
+    assert found.startswith("line ")
+    assert found.endswith("line 399999\n")
+
+
+def test_a_part_that_fails_in_a_way_that_nobody_thought_of_is_named(
+    canaries: Canaries, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError(f"of {canaries.text('proxy token')}")
+
+    monkeypatch.setattr(site, "overview", fail)
+    (canaries.home / ".carme" / "sessions" / ID / "data.json").write_text("[" * 1_000_000)
+    said, files = packed(canaries, mine, ID)
+    assert said["not_packed"]["database.json"] == "of [removed]"
+    assert f"sessions/{ID}.json" in files
 
 
 class _Hub(BaseHTTPRequestHandler):
