@@ -29,6 +29,8 @@ from .tenure import Tenure, Times, clock
 _TICK = 0.1
 #: Seconds for which a hub that was asked to end may take its time.
 _STOP = 20.0
+#: Seconds for which a start may take its time: until then a hub's event loop says nothing.
+_START = 600.0
 #: Seconds after which a hub that was killed, and is still there, waits for a disk that does not answer.
 _KILLED = 5.0
 
@@ -60,14 +62,14 @@ class HubProcess:
         """Return its exit status, None while it runs."""
         return self._process.poll()
 
-    def silent(self, now: float) -> float:
-        """Return for how many seconds its event loop has said nothing; 0 if it never did."""
+    def silent(self, now: float) -> float | None:
+        """Return for how many seconds its event loop has said nothing, None if it never did."""
         try:
             if os.read(self._alive, 4096):
                 self._heard = now
         except BlockingIOError:
             pass
-        return now - self._heard if self._heard is not None else 0.0
+        return now - self._heard if self._heard is not None else None
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -96,7 +98,7 @@ class Supervisor:
         secrets, release: of this host; see ``Lease``.
         on_active, on_passive: called before the hub starts, and after it has ended.
         on_tick: called several times a second while this process is not stuck: for systemd's watchdog.
-        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = for ever.
+        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = any hub may be silent for ever.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class Supervisor:
         return False
 
     def _watch(self, tenure: Tenure, hub: HubProcess) -> int | None:
-        stopping = 0.0
+        stopping, began = 0.0, self._now()
         while True:
             now = self._now()
             if why := tenure.over(now):
@@ -217,7 +219,9 @@ class Supervisor:
                 if stopping and code == -signal.SIGTERM:
                     return 0
                 return code if code >= 0 else 128 - code
-            if self._hang and (silent := hub.silent(now)) > self._hang:
+            heard = hub.silent(now)
+            silent, limit = (now - began, _START) if heard is None else (heard, self._hang)
+            if self._hang and silent > limit:
                 self._log.critical("The hub is killed: its event loop has said nothing for %.0f s", silent)
                 return None
             if self.ended.is_set():

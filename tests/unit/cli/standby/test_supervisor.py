@@ -26,7 +26,7 @@ class ForgedHub:
     def ended(self) -> int | None:
         return self._status
 
-    def silent(self, now: float) -> float:
+    def silent(self, now: float) -> float | None:
         return 99.0 if self._in_disk_wait else 0.0
 
     def terminate(self) -> None:
@@ -88,3 +88,32 @@ def test_systemds_watchdog_is_told_while_a_host_waits_and_while_its_hub_runs(lea
     assert ticks[False] >= 2
     assert hubs[0].ticket.token == other.token + 1
     assert hubs[0].killed
+
+
+def test_a_hub_that_hangs_in_its_start_is_killed_too(leases: ForgedLeases, caplog: pytest.LogCaptureFixture) -> None:
+    """systemd's watchdog sees only what runs the hub."""
+    slow = 0.0
+    hubs: list[ForgedHub] = []
+
+    class Hub(ForgedHub):
+        def silent(self, now: float) -> float | None:
+            nonlocal slow
+            slow += 300.0  # of the forged clock
+            return None
+
+    def start(ticket: Ticket) -> ForgedHub:
+        hubs.append(Hub(ticket) if not hubs else ForgedHub(ticket, 4))
+        return hubs[-1]
+
+    leases = ForgedLeases(lambda: time.monotonic() + slow)
+    host = Supervisor(
+        leases,
+        start,
+        logging.getLogger("standby"),
+        times=Times(3600.0),
+        hang=5.0,
+        now=lambda: time.monotonic() + slow,
+    )
+    assert host.run() == 4
+    assert hubs[0].killed
+    assert "its event loop has said nothing" in caplog.text
