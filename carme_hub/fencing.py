@@ -15,6 +15,10 @@ from carme_hub.errors import ConfigError
 
 #: The variable that holds the ticket. It is no secret.
 VARIABLE = "CARME_HUB_LEASE"
+#: Holds the descriptor on which the hub's event loop says to ``carme-hub standby`` that it runs.
+ALIVE = "CARME_HUB_ALIVE_FD"
+#: Exit status of a hub that has found another one active (EX_TEMPFAIL of sysexits.h): its host stands by again.
+NOT_ACTIVE = 75
 
 
 @dataclass(frozen=True, slots=True)

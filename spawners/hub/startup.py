@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from typing import Any
 
 from jupyterhub.app import JupyterHub
@@ -19,12 +18,13 @@ from carme_hub.errors import CarmeError
 from carme_hub.fencing import ticket_of
 from carme_hub.garbage import ShortCollections
 from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.spawners.hub.lease.active_hub import duties, fence_routes
 from carme_hub.spawners.hub.monitoring.install import keep_checking, watch
 from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
 from carme_hub.spawners.hub.service_watchdog import keep_watchdog
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.lease.fence import keep_out_late_writes, refuse_without_lease, verify
+from carme_hub.store.lease.fence import check_acts, keep_out_late_writes, refuse_without_lease, verify
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -51,9 +51,8 @@ def start_with_hub(spawner_class: Any) -> None:
         collections.start()
         readiness = watch(app)
         await start(app)
-        descriptor = int(os.environ.get("CARME_HUB_ALIVE_FD", "-1"))  # of `carme-hub standby`
         for name, keeping in (
-            *((("carme-say-alive", say_alive(descriptor)),) if descriptor >= 0 else ()),
+            *duties(app.log),
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
             ("carme-collect-garbage", collections.run()),
@@ -68,20 +67,8 @@ def start_with_hub(spawner_class: Any) -> None:
     _check_lease_first(spawner_class)
 
 
-async def say_alive(descriptor: int, every: float = 1.0) -> None:
-    """Write to a pipe as long as the event loop runs; runs until it is cancelled, or nobody reads it."""
-    while True:
-        try:
-            os.write(descriptor, b".")
-        except BlockingIOError:
-            pass  # the reader stands still
-        except OSError:
-            return
-        await asyncio.sleep(every)
-
-
 def _check_lease_first(spawner_class: Any) -> None:
-    """Do not let a hub touch its database while another one is active, and fence what it writes there afterwards."""
+    """Do not let a hub touch its database while another one is active, and fence what it does from then on."""
     init_db = JupyterHub.init_db
 
     @functools.wraps(init_db)
@@ -98,6 +85,8 @@ def _check_lease_first(spawner_class: Any) -> None:
             if ticket is not None:
                 verify(app.db.get_bind(), ticket)
                 keep_out_late_writes(app.db.get_bind(), ticket)
+                check_acts(app.db.get_bind(), ticket)  # until our own database is open
+                fence_routes(app.proxy_class)
         except CarmeError as error:
             app.log.critical("Carme Hub cannot start: %s", error)
             app.exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from traitlets import Bool, default
 from carme_hub import __version__
 from carme_hub.cli.base import ConfiguredApp, UsageError
 from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.spawners.hub.service_watchdog import Watchdog
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.lease.lease import Lease, LeaseStore, require_postgresql
 
@@ -137,6 +139,7 @@ carme-hub standby --status"""
             release=__version__,
             on_active=lambda: self._call(settings.when_active),
             on_passive=lambda: self._call(settings.when_passive),
+            on_tick=Watchdog(os.environ).tell_in_time,
             hang=settings.hang_seconds,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,14 +160,18 @@ carme-hub standby --status"""
 
 
 def shared_secrets(hub: Any) -> str:
-    """Return a hash of the files that both hosts must have alike: cookie secret, proxy's token, authorities."""
+    """Return a hash of what both hosts must have alike: cookie secret, authorities, proxy's token, auth state's keys."""
     digest = hashlib.sha256()
     cookie_secret = Path(hub.cookie_secret_file).absolute()
     authorities = sorted(Path(hub.internal_certs_location).absolute().glob("*-ca/*.crt"))
     for path in (cookie_secret, *authorities):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    digest.update(str(hub.config.ConfigurableHTTPProxy.get("auth_token", "")).encode())
+    settings = (("ConfigurableHTTPProxy", "auth_token"), ("JupyterHub", "cookie_secret"), ("CryptKeeper", "keys"))
+    for section, name in settings:
+        digest.update(repr(hub.config[section].get(name, "")).encode() + b"\0")
+    for name in ("CONFIGPROXY_AUTH_TOKEN", "JPY_COOKIE_SECRET", "JUPYTERHUB_CRYPT_KEY"):
+        digest.update(os.environ.get(name, "").encode() + b"\0")
     return digest.hexdigest()
 
 

@@ -26,7 +26,8 @@ class CarmeStandby(LoggingConfigurable):
         min=0.0,
         help="""Seconds for which the hub's event loop may stand still; then it is killed, and the lease given back.
 
-        It counts from the time at which the hub serves. 0: as long as it likes. Example::
+        It counts from the time at which the hub serves; a start may take ten minutes. 0: both as long as they like.
+        Example::
 
             c.CarmeStandby.hang_seconds = 60
         """,

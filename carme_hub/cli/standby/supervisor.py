@@ -14,22 +14,25 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from carme_hub.errors import StoreError
-from carme_hub.fencing import VARIABLE, Ticket
+from carme_hub.fencing import ALIVE, NOT_ACTIVE, VARIABLE, Ticket
 from carme_hub.store.lease.lease import Lease
 
 from . import child
 from .tenure import Tenure, Times, clock
 
-#: Holds the descriptor on which the hub's event loop says that it runs; ``spawners.hub.startup`` writes to it.
-ALIVE = "CARME_HUB_ALIVE_FD"
 #: Seconds between two looks at the hub and at the clock.
 _TICK = 0.1
 #: Seconds for which a hub that was asked to end may take its time.
 _STOP = 20.0
+#: Seconds for which a start may take its time: until then a hub's event loop says nothing.
+_START = 600.0
+#: Seconds after which a hub that was killed, and is still there, waits for a disk that does not answer.
+_KILLED = 5.0
 
 
 class Leases(Protocol):
@@ -59,25 +62,32 @@ class HubProcess:
         """Return its exit status, None while it runs."""
         return self._process.poll()
 
-    def silent(self, now: float) -> float:
-        """Return for how many seconds its event loop has said nothing; 0 if it never did."""
+    def silent(self, now: float) -> float | None:
+        """Return for how many seconds its event loop has said nothing, None if it never did."""
         try:
             if os.read(self._alive, 4096):
                 self._heard = now
         except BlockingIOError:
             pass
-        return now - self._heard if self._heard is not None else 0.0
+        return now - self._heard if self._heard is not None else None
 
     def terminate(self) -> None:
         """Ask it to end."""
         self._process.terminate()
 
-    def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
+    def kill(self) -> bool:
+        """Kill it; return whether it is gone. If it is not, it will never run again, but a disk keeps it."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._alive)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            try:
+                self._process.wait(_KILLED)
+            except subprocess.TimeoutExpired:
+                return False
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
+        return True
 
 
 class Supervisor:
@@ -87,7 +97,8 @@ class Supervisor:
         start: starts the hub with a ticket.
         secrets, release: of this host; see ``Lease``.
         on_active, on_passive: called before the hub starts, and after it has ended.
-        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = for ever.
+        on_tick: called several times a second while this process is not stuck: for systemd's watchdog.
+        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = any hub may be silent for ever.
     """
 
     def __init__(
@@ -101,12 +112,13 @@ class Supervisor:
         release: str = "",
         on_active: Callable[[], None] = lambda: None,
         on_passive: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
         hang: float = 0.0,
         now: Callable[[], float] = clock,
     ) -> None:
         self._leases, self._start, self._log, self._times = leases, start, log, times
         self._secrets, self._release, self._hang, self._now = secrets, release, hang, now
-        self._on_active, self._on_passive = on_active, on_passive
+        self._on_active, self._on_passive, self._on_tick = on_active, on_passive, on_tick
         self._host = socket.gethostname()
         self._waiting_for = ""
         #: Set to end the hub and ``run``.
@@ -116,6 +128,7 @@ class Supervisor:
         """Wait for the lease and serve, until the hub ends by itself or ``ended`` is set; return the exit status."""
         self._on_passive()
         while not self.ended.is_set():
+            self._on_tick()
             tenure = self._acquire()
             if tenure is not None:
                 code = self._serve(tenure)
@@ -157,25 +170,30 @@ class Supervisor:
         renewing = threading.Thread(target=self._renew, args=(tenure, given_back), name="carme-renew", daemon=True)
         renewing.start()
         hub: HubProcess | None = None
+        code: int | None = None
+        gone = True
         try:
-            if not self._is_alone(tenure):
-                return None
-            self._on_active()
-            if tenure.over(self._now()):
-                return None
-            hub = self._start(tenure.ticket)
-            return self._watch(tenure, hub)
+            if self._is_alone(tenure):
+                self._on_active()
+                if not tenure.over(self._now()):
+                    hub = self._start(tenure.ticket)
+                    code = self._watch(tenure, hub)
         finally:
-            if hub is not None:
-                hub.kill()
+            gone = hub is None or hub.kill()
             given_back.set()
             self._on_passive()
             renewing.join(self._times.kill)
-            self._give_back(tenure)
+            if gone:
+                self._give_back(tenure)
+        if not gone:
+            self._log.critical("The hub was killed and is not gone: a disk does not answer. The lease runs out by itself")
+            return 1
+        return code
 
     def _is_alone(self, tenure: Tenure) -> bool:
         """Wait until no write of a former holder can be accepted any more; return False if the lease is lost."""
         while not self.ended.is_set() and not tenure.over(self._now()):
+            self._on_tick()
             try:
                 if self._leases.take_fences(tenure.ticket):
                     return True
@@ -186,18 +204,24 @@ class Supervisor:
         return False
 
     def _watch(self, tenure: Tenure, hub: HubProcess) -> int | None:
-        stopping = 0.0
+        stopping, began = 0.0, self._now()
         while True:
             now = self._now()
             if why := tenure.over(now):
+                hub.kill()  # before the line in the log, whose reader may stand still
                 self._log.critical("The hub is killed: %s", why)
                 return None
+            self._on_tick()
             if (code := hub.ended()) is not None:
                 self._log.warning("The hub has ended with %d", code)
+                if code == NOT_ACTIVE:
+                    return None
                 if stopping and code == -signal.SIGTERM:
                     return 0
                 return code if code >= 0 else 128 - code
-            if self._hang and (silent := hub.silent(now)) > self._hang:
+            heard = hub.silent(now)
+            silent, limit = (now - began, _START) if heard is None else (heard, self._hang)
+            if self._hang and silent > limit:
                 self._log.critical("The hub is killed: its event loop has said nothing for %.0f s", silent)
                 return None
             if self.ended.is_set():

@@ -25,16 +25,29 @@ from .tables import lease
 _CHECKED = "carme_fence_checked"
 #: Statements that change nothing; a WITH may.
 _ONLY_READS = re.compile(r"\s*(select|show|set|explain|begin|commit|rollback|savepoint|release)\b", re.IGNORECASE)
-#: The name says to the next holder which connections to end.
+#: The name says to the next holder which connections to end. A copy of the database that only reads may be behind, and
+#: refuses FOR SHARE: so it never says that this hub is still the active one.
 _CHECK = text(
     "SELECT token, holder, set_config('application_name', :application, false) FROM carme_hub_fence "
     "WHERE name = :name FOR SHARE"
 )
-_READ = text("SELECT token, holder FROM carme_hub_fence WHERE name = :name")
 
 
 def keep_out_late_writes(engine: Engine, ticket: Ticket) -> None:
-    """Have each transaction of an engine that changes something fail with ``NotActive`` once the lease is another's."""
+    """Have each transaction of an engine that changes something fail with ``NotActive`` once the lease is another's.
+
+    Its connections get a name from now on, so that the next holder ends also those that hold a lock or a snapshot, but
+    have not changed anything yet.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _name(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SELECT set_config('application_name', %s, false)", (ticket.application_name,))
+        cursor.close()
+        connection.commit()
+
+    engine.dispose()  # what is open and not in use has no name yet
 
     @event.listens_for(engine, "begin")
     @event.listens_for(engine, "rollback_savepoint")  # it gives back locks that were taken since
@@ -47,7 +60,7 @@ def keep_out_late_writes(engine: Engine, ticket: Ticket) -> None:
             return
         connection.info[_CHECKED] = True
         try:
-            _compare(connection, ticket, application=ticket.application_name)
+            _compare(connection, ticket)
         except BaseException:
             connection.info.pop(_CHECKED, None)
             raise
@@ -96,8 +109,9 @@ def refuse_without_lease(url: str, name: str) -> None:
         )
 
 
-def _compare(connection: Connection, ticket: Ticket, **values: str) -> None:
-    row = connection.execute(_CHECK if values else _READ, {"name": ticket.name, **values}).one_or_none()
+def _compare(connection: Connection, ticket: Ticket) -> None:
+    values = {"name": ticket.name, "application": ticket.application_name}
+    row = connection.execute(_CHECK, values).one_or_none()
     if row is None or (row.token, row.holder) != (ticket.token, ticket.holder):
         now = f"token {row.token}" if row is not None else "nobody's"
         raise NotActive(

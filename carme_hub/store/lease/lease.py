@@ -124,6 +124,10 @@ class LeaseStore:
             new = insert(lease).values(name=self.name, token=0, since=0.0, beat=0.0, seconds=0.0, **nobody)
             connection.execute(new.on_conflict_do_nothing())
             found = self._row(connection, lock=True)
+            if found is not None and found.age < 0:
+                # The database's clock was set back, or the database is another one by now. Its holder has renewed it
+                # before this moment, so counting from now is late enough; otherwise it would not run out for as long.
+                connection.execute(update(lease).where(mine).values(beat=CLOCK))
             if found is None or not found.free:
                 return found or self._missing()
             token = max(found.token, least) + 1
@@ -212,7 +216,9 @@ class LeaseStore:
 def _engine(url: str) -> Engine:
     address = make_url(url)
     connect = {name: limit for name, limit in _LIMITS.items() if name not in address.query}
-    connect |= {"application_name": APPLICATION, "options": _OPTIONS}  # type: ignore[dict-item]
+    own = address.query.get("options", "")  # such as a search_path
+    options = " ".join([*((own,) if isinstance(own, str) else own), _OPTIONS]).strip()
+    connect |= {"application_name": APPLICATION, "options": options}  # type: ignore[dict-item]
     # A renewal must not wait for a connection that another thread uses; a broken one is replaced at once.
     pool = {"poolclass": QueuePool, "pool_size": 2, "pool_timeout": 3, "pool_pre_ping": True, "pool_recycle": 60}
     return create_engine(address, connect_args=connect, **pool)

@@ -11,6 +11,9 @@
 // - Connections are kept for one certificate each, so none that was opened to a session serves another one.
 // - A stored route says `"verified": "certificate"` where this program checks it: the hub can tell it from a plain proxy,
 //   which ignores what comes after the `#`.
+// - A request for the hub or a service waits while nobody listens there, or nobody ends the handshake: for a restart, an
+//   upgrade, or a take-over by the second hub. Nothing of it was sent before, so it is served once and not twice. Checks
+//   by load balancers do not wait, and nor do sessions: a server that is gone does not come back to its port.
 //
 // Releases of the proxy: 5.x, by two methods of its class; where they are missing the proxy does not start.
 
@@ -22,6 +25,14 @@ import { pathToFileURL } from "node:url";
 
 // The proxy puts a slash after the target of its error pages.
 const CERTIFICATE = /^#certificate=([0-9a-f]{64})\/?$/;
+
+// Seconds for which a request waits for the hub: below the minute that load balancers and nginx give it.
+const WAIT = Number(process.env.CARME_PROXY_WAIT ?? 50) * 1000;
+// Between two tries, and for the handshake of one: a frozen host takes connections and answers nothing.
+const PAUSE = 500;
+const HANDSHAKE = 10_000;
+const NOBODY_THERE = new Set(["ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"]);
+const CHECK = /\/hub\/(health|ready)(\?|$)/;
 
 // The certificate that a target asks for: null where it asks for none, "" where it cannot be understood and none fits.
 function wanted(target) {
@@ -58,6 +69,33 @@ class TargetAgent extends https.Agent {
   }
 }
 
+class WaitingAgent extends TargetAgent {
+  addRequest(request, options, ...more) {
+    options.until = CHECK.test(request.path) ? 0 : Date.now() + WAIT;
+    return super.addRequest(request, options, ...more);
+  }
+
+  createConnection(options, callback) {
+    const attempt = () => {
+      const line = super.createConnection(options);
+      const late = Object.assign(new Error("The hub does not answer"), { code: "ETIMEDOUT" });
+      const limit = setTimeout(() => line.destroy(late), HANDSHAKE);
+      const failed = (error) => {
+        clearTimeout(limit);
+        if (NOBODY_THERE.has(error.code) && Date.now() + PAUSE < options.until) setTimeout(attempt, PAUSE);
+        else callback(error);
+      };
+      line.once("error", failed);
+      line.once("secureConnect", () => {
+        clearTimeout(limit);
+        line.removeListener("error", failed);
+        callback(null, line);
+      });
+    };
+    attempt();
+  }
+}
+
 function verify(ConfigurableProxy) {
   const { proxyOptsForTarget, addRoute, removeRoute } = ConfigurableProxy.prototype;
   for (const method of [proxyOptsForTarget, addRoute, removeRoute]) {
@@ -66,16 +104,18 @@ function verify(ConfigurableProxy) {
     }
   }
   const agents = new Map();
+  const restarting = new Map(); // the targets that come back, by the path of their route
 
-  function agentOf(certificate) {
-    if (!agents.has(certificate)) agents.set(certificate, new TargetAgent(certificate));
-    return agents.get(certificate);
+  function agentOf(certificate, waits) {
+    const key = `${certificate} ${waits}`;
+    if (!agents.has(key)) agents.set(key, new (waits ? WaitingAgent : TargetAgent)(certificate));
+    return agents.get(key);
   }
 
   ConfigurableProxy.prototype.proxyOptsForTarget = function (target) {
     const options = proxyOptsForTarget.call(this, target);
     if (options.secure) {
-      options.agent = agentOf(wanted(target));
+      options.agent = agentOf(wanted(target), [...restarting.values()].includes(String(target)));
       options.target.agent = options.agent; // of a request for an error page, which takes nothing else
     }
     return options;
@@ -84,15 +124,22 @@ function verify(ConfigurableProxy) {
   // A connection in use goes on, since it leads where it did; idle ones of a route that is no more are closed.
   function forget(route) {
     const certificate = route ? wanted(route.target) : null;
-    const agent = certificate === null ? undefined : agents.get(certificate);
-    if (agent === undefined) return;
-    agents.delete(certificate);
-    agent.keepAlive = false;
-    for (const sockets of Object.values(agent.freeSockets)) [...sockets].forEach((socket) => socket.destroy());
+    if (certificate === null) return;
+    for (const key of [`${certificate} true`, `${certificate} false`]) {
+      const agent = agents.get(key);
+      if (agent === undefined) continue;
+      agents.delete(key);
+      agent.keepAlive = false;
+      for (const sockets of Object.values(agent.freeSockets)) [...sockets].forEach((socket) => socket.destroy());
+    }
   }
 
   ConfigurableProxy.prototype.addRoute = async function (path, data) {
-    const before = await this._routes.get(this._routes.cleanPath(path));
+    const own = this._routes.cleanPath(path);
+    const comesBack = own === "/" || data.hub || data.service;
+    if (comesBack && URL.canParse(data.target)) restarting.set(own, String(new URL(data.target)));
+    else restarting.delete(own);
+    const before = await this._routes.get(own);
     delete data.verified;
     if (wanted(data.target) !== null) data.verified = "certificate";
     const answer = await addRoute.call(this, path, data);
@@ -101,7 +148,9 @@ function verify(ConfigurableProxy) {
   };
 
   ConfigurableProxy.prototype.removeRoute = async function (path) {
-    const before = await this._routes.get(this._routes.cleanPath(path));
+    const own = this._routes.cleanPath(path);
+    restarting.delete(own);
+    const before = await this._routes.get(own);
     const answer = await removeRoute.call(this, path);
     forget(before);
     return answer;

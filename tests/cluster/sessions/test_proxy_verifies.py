@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -59,11 +61,20 @@ class TlsServer:
                 self.received += data
                 if b"upgrade: websocket" in data.lower():
                     secured.sendall(b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-                elif data.startswith(b"GET"):
-                    body = self.name.encode()
+                elif data.startswith((b"GET", b"POST")):
+                    body = self.name.encode() if data.startswith(b"GET") else self._body(secured, data)
                     secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
                 else:
                     secured.sendall(data)
+
+    def _body(self, line: ssl.SSLSocket, data: bytes) -> bytes:
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        while length and len(body) < int(length[1]):
+            more = line.recv(65536)
+            self.received += more
+            body += more
+        return body
 
     def die(self) -> None:
         """End as a killed process does: nobody listens, and its connections are closed."""
@@ -109,6 +120,13 @@ class Proxy:
 
     def visit(self, path: str, host: str = "hub.example.org") -> tuple[int, bytes]:
         return self._ask(self.port, "GET", path, None, {"Host": host, "Cookie": COOKIE})
+
+    def post(self, path: str, body: str) -> tuple[int, bytes]:
+        return self._ask(self.port, "POST", path, body, {"Host": "hub.example.org", "Cookie": COOKIE})
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
 
     def upgrade(self, path: str) -> socket.socket | None:
         """Open a websocket with the visitor's cookie; None where that is refused."""
@@ -259,3 +277,71 @@ def test_a_route_says_that_its_server_is_verified_and_a_plain_proxy_does_not(sit
     finally:
         plain.process.terminate()
         plain.process.wait(10)
+
+
+def test_who_clicks_while_the_hub_is_away_waits_and_is_served_once(site: Site, proxy: Proxy) -> None:
+    """The hub restarts, is upgraded, or another host takes over."""
+    own, port = site.certificate("hub"), free_port()
+    proxy.lead("/", target(port, own))
+    with ThreadPoolExecutor(2) as pool:
+        page = pool.submit(proxy.visit, "/hub/home")
+        start = pool.submit(proxy.post, "/hub/spawn/alice", "profile=a100&gpus=2")
+        time.sleep(2)
+        assert not page.done()
+        assert not start.done()
+        server = site.server("hub", own, port)
+        assert page.result(10) == (200, b"hub")
+        assert start.result(10) == (200, b"profile=a100&gpus=2")
+    assert server.received.count(b"POST /hub/spawn/alice") == 1
+    server.die()
+
+
+def test_who_clicks_while_the_hubs_host_is_frozen_is_served_by_the_other_one(site: Site, proxy: Proxy) -> None:
+    """A frozen host takes connections, and nobody ends a handshake; then its address leads to another one."""
+    own = site.certificate("hub")
+    frozen = socket.create_server(("127.0.0.1", 0))
+    port = int(frozen.getsockname()[1])
+    proxy.lead("/", target(port, own))
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(proxy.post, "/hub/spawn/alice", "profile=a100")
+        time.sleep(1)
+        frozen.close()
+        server = site.server("hub", own, port)
+        assert start.result(10) == (200, b"profile=a100")
+    server.die()
+
+
+def test_no_other_program_on_the_hubs_port_gets_what_waits(site: Site, proxy: Proxy) -> None:
+    own, other, port = site.certificate("hub"), site.certificate("alice"), free_port()
+    proxy.lead("/", target(port, own))
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(proxy.visit, "/hub/home")
+        time.sleep(1)
+        taken = site.server("alice", other, port)
+        assert page.result(10)[0] == 503
+    assert taken.received == b""
+    taken.die()
+
+
+def test_checks_of_load_balancers_and_visitors_of_sessions_do_not_wait(site: Site, proxy: Proxy) -> None:
+    own = site.certificate("hub")
+    proxy.lead("/", target(free_port(), own))
+    proxy.lead("/user/alice", target(free_port(), site.certificate("alice")))
+    began = time.monotonic()
+    for path in ("/hub/health", "/hub/ready?verbose=1", "/user/alice/lab"):
+        assert proxy.visit(path)[0] == 503, path
+    assert time.monotonic() - began < 2
+
+
+def test_a_hub_that_stays_away_is_said_to_be_away_after_the_time_that_is_set(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARME_PROXY_WAIT", "2")
+    short = Proxy(site.folder, site.certificate("proxy"), site.bundle)
+    try:
+        short.lead("/", target(free_port(), site.certificate("hub")))
+        began = time.monotonic()
+        assert short.visit("/hub/home")[0] == 503
+        assert 1 < time.monotonic() - began < 4
+    finally:
+        short.end()

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from jupyterhub import orm
 from leased_databases import Databases, ticket
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from carme_hub import fencing
-from carme_hub.errors import NotActive, SlurmUnreachable
+from carme_hub.errors import NotActive, SlurmUnreachable, StoreError
 from carme_hub.fencing import VARIABLE, Ticket, ticket_of
 from carme_hub.slurm.command import Commands, only_reads
 from carme_hub.store.engine import CarmeStore, make_engine
@@ -127,6 +127,36 @@ def test_a_transaction_is_committed_before_the_take_over_or_never(databases: Dat
     with pytest.raises(NotActive):
         write(engine, "late")
     engine.dispose()
+
+
+def test_a_lock_of_a_frozen_hub_that_has_not_written_yet_is_ended_too(
+    databases: Databases, host: LeaseStore, opened: tuple[Engine, Ticket]
+) -> None:
+    """The ledger takes its lock before it reads and writes."""
+    engine, _ = opened
+    connection = engine.connect()
+    connection.begin()
+    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(77)")
+    take_over(databases, host)
+    other = make_engine(databases.ours)
+    with other.begin() as next_one:
+        next_one.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
+        next_one.exec_driver_sql("SELECT pg_advisory_xact_lock(77)")
+    other.dispose()
+    with pytest.raises(OperationalError):
+        connection.exec_driver_sql("SELECT 1")
+    connection.close()
+
+
+def test_a_copy_of_the_database_that_only_reads_never_says_that_a_hub_is_active(
+    databases: Databases, host: LeaseStore
+) -> None:
+    """It may be behind, and name the holder of before."""
+    mine = ticket(host, "one")
+    copy = create_engine(databases.ours, execution_options={"postgresql_readonly": True})
+    with pytest.raises(StoreError, match="not known whether"):
+        verify(copy, mine)
+    copy.dispose()
 
 
 def test_a_savepoint_that_is_rolled_back_does_not_loosen_the_check(

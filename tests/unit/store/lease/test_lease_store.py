@@ -65,6 +65,35 @@ def test_a_lease_that_was_given_back_is_free_at_once(hosts: tuple[LeaseStore, Le
     assert ticket(two, "two").token == 2
 
 
+def test_a_clock_of_the_database_that_was_set_back_does_not_hold_the_lease_for_as_long(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    """It fails over to a server whose clock is an hour behind."""
+    one, two = hosts
+    first = ticket(one, "one")
+    databases.let_pass(-3600)
+    assert take(two, "two").holder == "one"
+    databases.let_pass(11)
+    assert take(two, "two").holder == "one", "it counts from when that was seen"
+    assert one.renew(first)
+    databases.let_pass(13)
+    assert ticket(two, "two").token == 2
+
+
+def test_a_schema_that_the_address_names_is_used_for_the_lease_too(databases: Databases) -> None:
+    engine = make_engine(databases.ours)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA elsewhere")
+    here = f"{databases.ours}&options=-csearch_path%3Delsewhere"
+    host = LeaseStore(here, databases.theirs, "lab")
+    ticket(host, "one")
+    host.close()
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT schemaname FROM pg_tables WHERE tablename = 'carme_hub_lease'"))
+        assert list(found.scalars()) == ["elsewhere"]
+    engine.dispose()
+
+
 def test_of_many_hosts_that_ask_at_once_one_has_it(databases: Databases) -> None:
     several = [databases.host() for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:

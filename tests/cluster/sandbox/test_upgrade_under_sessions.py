@@ -1,0 +1,232 @@
+"""A hub of an earlier release is upgraded while people work: nobody loses a session, a run, a booking or a click."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pwd
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig.hub import Answer, Hub, wait_for
+from rig.releases import COMMITS, install, renamed
+from rig.rest import Rest
+
+from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.demo import Demo
+
+pytestmark = pytest.mark.nightly
+#: A policy that the earlier releases know.
+POLICY = {"quotas": [{"id": "month", "user": "*", "gpu_time": 1000, "window": "month"}]}
+#: A run of two ranks that says that it runs, and ends when it is told so.
+RUN = """%%distributed -n 2 --gpus-per-task 0 --name upgraded
+import pathlib, time
+from carme_hub.training import here
+folder = pathlib.Path.home() / "upgrade"
+(folder / f"runs-{here.rank}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.2)
+(folder / f"ended-{here.rank}").write_text(str(here.size))
+"""
+
+
+@dataclass(frozen=True)
+class PatientDemo(Demo):
+    """A site whose proxy holds requests for longer: a busy machine installs and starts slowly."""
+
+    def _environment(self) -> dict[str, str]:
+        return {**super()._environment(), "CARME_PROXY_WAIT": "200"}
+
+
+def hub_of(like: Hub, folder: Path, environment: Path) -> Hub:
+    """Return a hub with another folder and another installation, at the same addresses."""
+    values = {each.name: getattr(like.demo, each.name) for each in fields(Demo)}
+    found = Hub(PatientDemo(**{**values, "folder": folder, "environment": environment}))
+    found.token, found.environment = like.token, like.environment
+    return found
+
+
+def command(hub: Hub, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``carme-hub`` of a hub's release, as the hub's user."""
+    demo = hub.demo
+    environ = {**demo._environment(), "SLURM_CONF": str(demo.cluster.hub_slurm_conf)}
+    named = [f"{name}={value}" for name, value in environ.items()]
+    argv = ["runuser", "-u", demo.user, "--", "env", "-i", *named, f"{demo.environment}/bin/carme-hub", *words]
+    argv += ["--config", str(demo.config_file)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=demo.folder)
+
+
+@dataclass
+class Site:
+    """A site with the hub of an earlier release, which runs, and this release installed beside it."""
+
+    release: str
+    old: Hub
+    new: Hub
+    home: Path
+
+    @property
+    def processes(self) -> Any:
+        return self.new.demo.sandbox.processes
+
+    def jobs(self) -> dict[str, str]:
+        """Return the job of each user's session."""
+        return {row["user"]: row["id"] for row in self.new.jobs()}
+
+    def sessions(self) -> set[tuple[str, str, int]]:
+        """Return user, id and job of each open session, from the database of any release."""
+        file = self.new.demo.folder / "carme-hub.sqlite"
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+            return set(database.execute('SELECT "user", id, job_id FROM session WHERE state <> \'ended\''))
+
+
+@pytest.fixture(params=list(COMMITS))
+def site(request: pytest.FixtureRequest, hub: Hub, cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
+    hub.stop()
+    state, release = cluster.state, str(request.param)
+    folder = state / f"hub-since-{release}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, hub.demo.user, pwd.getpwnam(hub.demo.user).pw_gid)
+    before = install(release, hub.demo.environment, state / f"environment-{release}", tmp_path)
+    home = Path("~alice").expanduser() / "upgrade"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    shutil.chown(home, "alice", "alice")
+    site = Site(release, hub_of(hub, folder, before), hub_of(hub, folder, hub.demo.environment), home)
+    site.old.demo.set_policy(POLICY)
+    site.old.demo._write_facts()
+    try:
+        site.old.start()
+        yield site
+    finally:
+        cluster.run("scontrol", "update", "partitionname=interactive", "state=up", check=False)
+        cluster.cancel_all()
+        site.new.stop()
+        for each in (folder, before, home):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+async def begin_cell(hub: Hub, kernel: str, code: str) -> None:
+    """Send a cell, and go away: the kernel runs it whoever looks."""
+    async with hub.channel("alice", kernel) as socket:
+        header = {"msg_id": "run", "msg_type": "execute_request", "username": "t", "session": "t", "version": "5.3"}
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        await socket.write_message(
+            json.dumps({"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"})
+        )
+        await asyncio.sleep(2)
+
+
+def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanwhile(
+    site: Site, cluster: Cluster
+) -> None:
+    old, new = site.old, site.new
+    old.start_server("alice", profile="a100", gpus=2)
+    kernel = old.new_kernel("alice")
+    assert old.run_cell("alice", kernel, "mark = 6 * 7\n%load_ext carme_hub.training") == ""
+    asyncio.run(begin_cell(old, kernel, RUN))
+    wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    calendar = Rest(old, "bob", "/services/reservations/api/v1/")
+    times = {"start": int(time.time()) + 3600, "end": int(time.time()) + 7200}
+    asked = {"title": "Course", "gpu_type": "a100", "gpus": 4, "seats": 1, "account": "physics", **times}
+    wait_for(lambda: old.request("GET", calendar.root + "health").status == 200, 60, "the calendar")
+    booked = calendar.send("bookings", asked)
+    assert booked.status == 200, booked
+    (booking,) = booked.body["bookings"]
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
+    assert old.begin("bob").status in (201, 202)
+    old.ensure_user("tina")
+    wait_for(lambda: set(site.jobs()) == {"alice", "bob"}, 60, "bob's job to wait")
+    jobs, sessions = site.jobs(), site.sessions()
+
+    report = command(new, "upgrade", "--check", "--json")
+    found = json.loads(report.stdout)
+    assert report.returncode == 1, report.stdout + report.stderr
+    assert found["from"] == site.release
+    assert any(each["part"] == "database" and each["need"] == "act" for each in found["findings"])
+
+    site.processes.stop("proxy")  # first, so that it holds what people request while there is no hub
+    new.demo._start_proxy()
+    wait_for(lambda: reaches(new, kernel), 90, "the old hub to set its routes again")
+    site.processes.stop("hub", within=20)
+    away = time.monotonic()
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
+    with ThreadPoolExecutor(2) as pool:
+        click = pool.submit(new.api, "POST", "/users/tina/server", {"user_options": {"profile": "cpu"}}, timeout=240)
+        page = pool.submit(new.request, "GET", "/hub/login", timeout=240)
+        for words in (("db", "backup"), ("db", "upgrade")):
+            done = command(new, *words)
+            assert done.returncode == 0, done.stdout + done.stderr
+        new.start()
+        answer: Answer = click.result()
+        assert answer.status in (201, 202), answer
+        assert page.result().status == 200
+    print(f"\nfrom {site.release}: the hub was away for {time.monotonic() - away:.1f} s")
+
+    for user in ("alice", "bob", "tina"):
+        assert new.wait_server(user)["ready"]
+    assert {user: id for user, id in site.jobs().items() if user != "tina"} == jobs
+    assert sessions <= site.sessions(), "ids and jobs are those of before"
+    (site.home / "go").touch()
+    wait_for(lambda: len(list(site.home.glob("ended-*"))) == 2, 60, "the run to end")
+    assert {each.read_text() for each in site.home.glob("ended-*")} == {"2"}
+    assert new.run_cell("alice", kernel, "print(mark)").strip() == "42"
+    again = Rest(new, "bob", calendar.root)
+    wait_for(lambda: new.request("GET", calendar.root + "health").status == 200, 60, "the calendar")
+    kept = again.get(f"bookings/{booking['id']}")
+    assert {name: kept[name] for name in ("state", "start", "end")} == {
+        name: booking[name] for name in ("state", "start", "end")
+    }
+    assert again.send(f"bookings/{booking['id']}/cancel", {}).status == 200
+
+    # They are this hub's sessions by now: their people reach them, and they end and are paid as any other.
+    assert new.login("alice").get("/user/alice/api/status").status == 200
+    new.stop_all()
+    wait_for(lambda: not new.jobs(), 60, "the jobs to end")
+    new.wait_settled(120)
+    checked = command(new, "db", "check")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def reaches(hub: Hub, kernel: str) -> bool:
+    try:
+        return hub.server_api("GET", "alice", "", f"/api/kernels/{kernel}").status == 200
+    except OSError:
+        return False
+
+
+def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hub: Hub, cluster: Cluster) -> None:
+    """The way back is open: sessions of each of the two releases are the other's, too."""
+    before = renamed("0.2.99", hub.demo.environment, cluster.state / "environment-before")
+    older = hub_of(hub, hub.demo.folder, before)
+    newer = hub_of(hub, hub.demo.folder, hub.demo.environment)
+    try:
+        kernels = {}
+        for at, (user, release) in enumerate((("alice", newer), ("bob", older), ("tina", newer))):
+            newer.demo.sandbox.processes.stop("hub", within=20)
+            if at == 1:
+                report = command(older, "upgrade", "--check")
+                assert "so the way back is open" in report.stdout, report.stdout + report.stderr
+            release.start()
+            release.start_server(user)
+            kernels[user] = release.new_kernel(user)
+            assert release.run_cell(user, kernels[user], f"mark = {user!r}") == ""
+            for each, kernel in kernels.items():
+                assert release.wait_server(each)["ready"]
+                assert release.run_cell(each, kernel, "print(mark)").strip() == each
+        assert len(newer.jobs()) == 3
+        newer.stop_all()
+        wait_for(lambda: not newer.jobs(), 60, "the jobs to end")
+    finally:
+        newer.demo.sandbox.processes.stop("hub", within=20)
+        shutil.rmtree(before, ignore_errors=True)
