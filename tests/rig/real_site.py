@@ -14,9 +14,9 @@ def _blocks(kind: str) -> list[str]:
 
 
 def packages(kind: str) -> set[str]:
-    """Return what ``apt-get`` installs on a kind of machine: hub, controller or nodes."""
+    """Return what ``apt-get`` installs on a kind of machine (hub, controller, nodes), without the web server."""
     lines = re.findall(r"apt-get install -y --no-install-recommends (.+)", "\n".join(_blocks(kind)))
-    return {word for line in lines for word in line.split()}
+    return {word for line in lines for word in line.split() if not word.startswith(("nginx", "caddy"))}
 
 
 def settings(file: str) -> dict[str, str]:
