@@ -16,7 +16,7 @@ from trees import BUILDING, CACHE, _inside, _install, kept, overlay, say
 CONNECTION = Path(__file__).parent / "connection"
 #: What Ansible needs on each machine, as images of clouds have it; and what the roles install beside what the docs do.
 PYTHON, FETCHED = ("python3", "python3-apt"), {"hub": ("nginx",)}
-GROUPS = {"hub": "hub", "controller": "controller", "nodes": "nodes"}
+GROUPS = ("hub", "controller", "nodes")
 ANSWERS = {
     "host": NAME,
     "web_server": "nginx",
@@ -38,7 +38,9 @@ VARS: dict[str, Any] = {
 
 
 class AnsibleSite(SecondSite):
-    """The running site; ``play`` runs the playbook of the collection."""
+    """The running site; ``play`` runs the playbook of the collection, and ``last`` is what it said last."""
+
+    last: str = ""
 
     def _layers(self, role: str) -> list[Path]:
         lower = super()._layers(role)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from ansible_site import AnsibleSite
+from ansible_site import ANSWERS, AnsibleSite
 from machines import only_one
 from second_site import NAME
 from trees import OUR_WHEEL, say
@@ -62,8 +62,6 @@ def test_a_second_run_and_check_mode_change_nothing(installed: AnsibleSite) -> N
 
 
 def test_check_mode_shows_what_setup_would_change_and_changes_nothing(installed: AnsibleSite) -> None:
-    from ansible_site import ANSWERS
-
     recap = installed.play("check mode of another answer", "--check", hub_answers={**ANSWERS, "memory_max": "3G"})
     assert changed(recap)["portal"] == 1, installed.last
     assert "+MemoryMax=3G" in installed.last
