@@ -1,6 +1,6 @@
 """Programs that check what is below ``deploy``: those of this machine, or by night what PyPI and Debian have.
 
-They are in ``build/deploy-tools`` of the working tree, and kept there. By day a check whose program is not there is left out.
+They are kept in ``build/deploy-tools`` of the working tree. By day a check whose program is not there is left out.
 """
 
 from __future__ import annotations

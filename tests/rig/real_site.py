@@ -1,4 +1,4 @@
-"""What docs/howto/real-site.md says of a site, for those that do the same in another way: packages, settings, the user."""
+"""What docs/howto/real-site.md says, for those that do the same in another way: packages, settings, the user."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ def packages(kind: str) -> set[str]:
 
 def settings(file: str) -> dict[str, str]:
     """Return the recommended settings of slurm.conf or slurmdbd.conf."""
-    marked = re.search(rf"<!-- on: controller, set in: /etc/slurm/{file} -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    marked = re.search(
+        rf"<!-- on: controller, set in: /etc/slurm/{file} -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL
+    )
     assert marked is not None, file
     return dict(line.split("=", 1) for line in marked[1].splitlines())
 
 
 def hub_user() -> str:
     """Return the command that makes the hub's user."""
-    (line,) = {line.strip() for text in _blocks("hub") for line in text.splitlines() if line.strip().startswith("useradd ")}
+    (line,) = {
+        line.strip() for text in _blocks("hub") for line in text.splitlines() if line.strip().startswith("useradd ")
+    }
     return line

@@ -36,7 +36,8 @@ def build() -> dict[str, Path]:
         "export PIP_CERT=/etc/ssl/certs/ca-certificates.crt HOME=/root",
         f"/repository/deploy/packages/debian/build /out/{ours.name} /out",
         # Debian's rpm and Python in the place of EL's.
-        f"rpmbuild -bb --quiet --define 'version_ {version}' --define 'wheel /out/{ours.name}' --define '_topdir /tmp/rpm'"
+        f"rpmbuild -bb --quiet --define 'version_ {version}' --define 'wheel /out/{ours.name}'"
+        " --define '_topdir /tmp/rpm'"
         " --define 'tree_ /repository/deploy/packages/tree' --define 'python_ python3' --define '_rpmdir /out'"
         " /repository/deploy/packages/rpm/carme-hub.spec",
     )

@@ -1,4 +1,4 @@
-"""The Debian package and the RPM on a booted machine: installed, set up, upgraded under a running hub, purged, erased."""
+"""The Debian package and the RPM on a booted machine: installed, set up, upgraded under a hub, purged, erased."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ locals {
     var.gpu_type == "" ? "local DEFAULT_GPU_TYPE = nil" : "local DEFAULT_GPU_TYPE = \"${var.gpu_type}\"",
   )
   answers = merge({
-    host          = var.host
-    web_server    = var.web_server
-    hub_address   = var.addresses[var.hub]
-    group         = "gpu-users"
-    submit_via    = "sudo"
-    image         = "/shared/images/default"
+    host              = var.host
+    web_server        = var.web_server
+    hub_address       = var.addresses[var.hub]
+    group             = "gpu-users"
+    submit_via        = "sudo"
+    image             = "/shared/images/default"
     container_runtime = "bubblewrap"
     }, var.web_server == "nginx" ? {
     tls_certificate = "/etc/ssl/carme-hub.pem"
@@ -55,9 +55,9 @@ locals {
   client_packages = ["munge", "slurm-client", "nfs-common", "nftables", "python3", "bubblewrap"]
 
   controller_config = {
-    hostname       = var.controller
+    hostname         = var.controller
     manage_etc_hosts = false # the image would write it anew at each boot
-    package_update = true
+    package_update   = true
     packages = [
       "munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "nfs-kernel-server", "nftables", "openssl",
     ]
@@ -93,9 +93,9 @@ locals {
   }
 
   hub_config = {
-    hostname       = var.hub
+    hostname         = var.hub
     manage_etc_hosts = false # the image would write it anew at each boot
-    package_update = true
+    package_update   = true
     packages = concat(local.client_packages, [
       "python3-venv", "nodejs", "npm", "sudo", "openssh-client", "openssl", var.web_server,
     ])
@@ -121,10 +121,10 @@ locals {
   }
 
   node_configs = { for name in var.nodes : name => {
-    hostname       = name
+    hostname         = name
     manage_etc_hosts = false # the image would write it anew at each boot
-    package_update = true
-    packages       = concat(local.client_packages, ["slurmd"])
+    package_update   = true
+    packages         = concat(local.client_packages, ["slurmd"])
     write_files = concat(local.common_files, [
       { path = "/etc/carme/node-commands.sh", content = "${var.node_commands}\n" },
       {

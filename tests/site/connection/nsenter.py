@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from pathlib import Path
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.connection import ConnectionBase
@@ -40,12 +41,12 @@ class Connection(ConnectionBase):
 
     def put_file(self, in_path, out_path):
         """Copy a file to the machine."""
-        with open(in_path, "rb") as file:
+        with Path(in_path).open("rb") as file:
             self._copy(f"cat >{shlex.quote(out_path)}", stdin=file)
 
     def fetch_file(self, in_path, out_path):
         """Copy a file from the machine."""
-        with open(out_path, "wb") as file:
+        with Path(out_path).open("wb") as file:
             self._copy(f"cat {shlex.quote(in_path)}", stdout=file)
 
     def _copy(self, cmd, **files):
@@ -54,7 +55,16 @@ class Connection(ConnectionBase):
             raise AnsibleConnectionFailure(f"{cmd}: {done.stderr.decode(errors='replace')}")
 
     def _argv(self, cmd):
-        argv = ["nsenter", f"--target={self.get_option('pid')}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
+        argv = [
+            "nsenter",
+            f"--target={self.get_option('pid')}",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--cgroup",
+        ]
         argv += ["--root", "--wd", "--", "/usr/bin/env", "-i", "LC_ALL=C.UTF-8", "HOME=/root", "TERM=dumb"]
         argv += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         return [*argv, "/bin/sh", "-c", cmd]

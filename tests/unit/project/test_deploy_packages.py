@@ -1,4 +1,4 @@
-"""Recipes of packages: their scripts can be read, name what there is, and take away what they should; built at night."""
+"""Recipes of packages: their scripts can be read, name what there is, and remove what they should; built at night."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def test_every_field_of_the_debian_package_is_filled_in() -> None:
 
 def test_packages_depend_on_what_the_hub_needs() -> None:
     control = (FOLDER / "debian/control").read_text()
-    needed = real_site.packages("hub") - {"npm", "openssh-client"}  # to install by hand; to copy a file to the controller
+    needed = real_site.packages("hub") - {
+        "npm",
+        "openssh-client",
+    }  # to install by hand; to copy a file to the controller
     assert sorted(name for name in needed if not re.search(rf"[ ,]{name}[ ,\n]", control)) == []
     spec = (FOLDER / "rpm/carme-hub.spec").read_text()
     for name in ("python3.11", "nodejs", "sudo"):
@@ -83,7 +86,9 @@ def test_what_setup_wrote_goes_in_a_purge_and_what_a_person_changed_stays(tmp_pa
     record = tmp_path / "record.json"
     names = [str(ours), str(changed), str(link), str(tmp_path / "gone")]
     record.write_text(json.dumps({"version": 1, "answers": {}, "files": {name: [total] for name in names}}))
-    done = subprocess.run(["python3", "-I", "-", str(record)], input=program, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        ["python3", "-I", "-", str(record)], input=program, capture_output=True, text=True, timeout=20
+    )
     assert done.returncode == 0, done.stderr
     assert (ours.exists(), changed.exists(), link.is_symlink()) == (False, True, True)
 

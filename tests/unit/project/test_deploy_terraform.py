@@ -1,4 +1,4 @@
-"""A cluster in the cloud: names fit each other, and its user data says what the docs say; Terraform renders it by night."""
+"""A cluster in the cloud: names fit, and its user data says what the docs say; Terraform renders it by night."""
 
 from __future__ import annotations
 
@@ -103,9 +103,15 @@ def test_names_in_templates_are_those_that_they_are_given() -> None:
     for name, body in calls:
         given = set(re.findall(r"^\s*(\w+) +=", body, re.MULTILINE))
         template = (FILES / name).read_text()
-        parts = re.findall(r"(?<!\$)\$\{([^}]+)\}", template) + re.findall(r"%\{ (?:if|for \w+ in) (.+?) ~?\}", template)
+        parts = re.findall(r"(?<!\$)\$\{([^}]+)\}", template) + re.findall(
+            r"%\{ (?:if|for \w+ in) (.+?) ~?\}", template
+        )
         loops = set(re.findall(r"%\{ for (\w+) in", template))
-        used = {word for part in parts for word in re.findall(r"(?<![.\w\"])[a-z_]\w*(?!\w*\()", re.sub('"[^"]*"', "", part))}
+        used = {
+            word
+            for part in parts
+            for word in re.findall(r"(?<![.\w\"])[a-z_]\w*(?!\w*\()", re.sub('"[^"]*"', "", part))
+        }
         assert used - loops == given, name
 
 
@@ -143,7 +149,11 @@ def user_data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     shutil.copytree(MODULE, place, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
     (folder / "share").symlink_to(DEPLOY.parent / "share")
     (place / "given.auto.tfvars.json").write_text(json.dumps({**GIVEN, "web_server": request.param}))
-    for command in (["init", "-input=false", "-no-color"], ["validate", "-no-color"], ["apply", "-auto-approve", "-no-color"]):
+    for command in (
+        ["init", "-input=false", "-no-color"],
+        ["validate", "-no-color"],
+        ["apply", "-auto-approve", "-no-color"],
+    ):
         done = terraform(place, *command)
         if done is None:
             logging.getLogger(__name__).info("no terraform here")
