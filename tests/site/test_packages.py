@@ -119,7 +119,7 @@ def test_an_upgrade_restarts_the_hub_and_not_the_proxy(machine: Machine, package
     wait_for(lambda: page_is_there(machine), 60, "the login page", lambda: journal(machine))
     assert main_pid(machine, "carme-hub") not in (hub, "0")
     assert main_pid(machine, "carme-hub-proxy") == proxy
-    assert machine.run("ls /var/lib/carme-hub/carme.sqlite.2*")  # the copy of the database
+    assert machine.run("ls /var/lib/carme-hub/carme-hub.sqlite.2*")  # the copy of the database
     assert machine.try_run("test -e /run/carme-hub-upgrade").returncode != 0
     assert "nothing to do" in machine.run("carme-hub setup --answers /root/site.yaml --no-input --no-test")
 
@@ -128,7 +128,7 @@ def test_a_removed_package_leaves_configuration_and_data(machine: Machine, packa
     machine.run("apt-get remove -q -y carme-hub")
     assert machine.try_run("pgrep -u carme-hub").stdout == ""
     assert machine.try_run("test -e /opt/carme-hub").returncode != 0
-    assert machine.run("ls /etc/carme-hub/jupyterhub_config.py /var/lib/carme-hub/carme.sqlite")
+    assert machine.run("ls /etc/carme-hub/jupyterhub_config.py /var/lib/carme-hub/carme-hub.sqlite")
 
 
 def test_a_purged_package_leaves_nothing(machine: Machine, packages: dict[str, Path]) -> None:
