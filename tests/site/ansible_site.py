@@ -84,7 +84,8 @@ class AnsibleSite(SecondSite):
         )
         assert done is not None
         said = done.stdout + done.stderr
-        (STATE / "ansible.log").open("a").write(f"# {what}\n{said}\n")
+        with (STATE / "ansible.log").open("a") as log:
+            log.write(f"# {what}\n{said}\n")
         self.seconds[f"ansible: {what}"] = time.monotonic() - began
         assert done.returncode == 0, said[-8000:]
         self.last = done.stdout
