@@ -125,6 +125,7 @@ class Machine:
         role: "hub", "controller" or "nodes". name: its host name. namespace: the file of its network.
         layers: folders of its file system, the uppermost first. binds: folder or device here to path there; a path
             there that begins with "+" can be written.
+        options: more of systemd-nspawn's.
     """
 
     role: str
@@ -132,6 +133,7 @@ class Machine:
     namespace: Path
     layers: Sequence[Path]
     binds: Mapping[Path, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
     leader: int = 0
     _nspawn: subprocess.Popen[bytes] | None = None
 
@@ -160,6 +162,7 @@ class Machine:
         argv += [f"--directory={self.root}", f"--machine={self.name}", f"--network-namespace-path={self.namespace}"]
         for here, there in self.binds.items():
             argv.append(f"--bind={here}:{there[1:]}" if there.startswith("+") else f"--bind-ro={here}:{there}")
+        argv += self.options
         groups = " ".join(shlex.quote(str(folder / "cgroup.procs")) for folder in _new_cgroups(self.name))
         enter = f'for group in {groups}; do echo $$ >"$group"; done; exec "$@"'
         with (STATE / self.name / "console.log").open("wb") as console:
