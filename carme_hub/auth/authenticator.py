@@ -26,7 +26,7 @@ from carme_hub.sessions.associations import AssociationCache
 
 from . import login_policies, system_users
 from .account_status import AccountStatus, AccountsUnknown, NotAllowed
-from .authenticator_class import with_login_class
+from .authenticator_class import separate_groups, with_login_class
 from .login_limiter import LoginLimiter, TooManyTries
 from .revocation import Revoker
 from .secret_files import check_hub_files
@@ -62,6 +62,10 @@ class CarmeAuthenticator(AuthenticatorSettings):
         self.revoker = Revoker(self.account_status, self.revoke_interval, self.log)
         self._associations: AssociationCache | None = None
         self._policies = login_policies.POINT.load_all(self.login_policies, self)
+        self._groups_of_system: set[str] | None = None
+        if (apart := separate_groups(type(self), self.config)) is not None:
+            self.any_allow_config = self.any_allow_config  # as both settings together make it
+            self._groups_of_system, self.allowed_groups = apart
 
     # ----- logging in -------------------------------------------------------------------------------------------
 
@@ -260,7 +264,8 @@ class CarmeAuthenticator(AuthenticatorSettings):
 
     def _check_settings(self, username: str, groups: list[str]) -> None:
         """Return if one of our settings allows the user; otherwise raise ``NotAllowed`` or ``AccountsUnknown``."""
-        if self.allow_all or username in self.allowed_users or self.allowed_groups.intersection(groups):
+        allowed = self.allowed_groups if self._groups_of_system is None else self._groups_of_system
+        if self.allow_all or username in self.allowed_users or allowed.intersection(groups):
             return
         accounts = set(accounts_in(groups))
         if accounts & (self.allowed_accounts if "*" not in self.allowed_accounts else accounts):
