@@ -27,7 +27,14 @@ NAME = "carme-hub"
 _BLOCK = re.compile(r"^([ \t]*)```[a-z]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")
 #: Where a command begins: not in a path that goes on, nor within the name of a unit or of a file.
-_START = re.compile(rf"(?:^|(?<=[\s\"`(=/]))(\$\()?{NAME}(?=\s|$)")
+_START = re.compile(rf"(?:^|(?<=[\s(=/])){NAME}(?=\s|$)")
+#: What may stand before it. Elsewhere it is the name of a user, of a unit or of a package.
+_BEFORE = re.compile(
+    r"""^(?:.*(?:[|;&]|\$\(|ExecStart=))?\s*  # another command, or a unit
+    (?:\$\ )?(?:(?:\S+\ +){5}\w+\ +)?       # a prompt, or cron's times and user
+    (?:[A-Z_]+=\S*\ +)*(?:sudo\ +(?:-u\ +\S+\ +)?)?(?:/\S*/)?$""",
+    re.VERBOSE,
+)
 _END = frozenset("();<>|&")
 _COMMON = ("-h", "--help", "--help-all", "--version", "--log-level", "--debug", "--generate-config")
 #: In a sentence these stand for any word.
@@ -50,7 +57,9 @@ def commands_in(text: str) -> Iterator[list[str]]:
         if line.lstrip().startswith("#"):
             continue
         for start in _START.finditer(line):
-            yield _words(line[start.end() :], substituted="$(" in line[: start.start() + 2])
+            if not _BEFORE.match(line[: start.start()]) or re.match(r"\s+ALL=", line[start.end() :]):
+                continue  # the latter is a rule of sudo about a user of that name
+            yield _words(line[start.end() :], substituted="$(" in line[: start.start()])
 
 
 def _words(rest: str, *, substituted: bool) -> list[str]:

@@ -25,6 +25,8 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
 
 __all__ = ["extension", "installed_extension"]
+#: Of ldap3, at its import with a present pyasn1.
+pytestmark = pytest.mark.filterwarnings("ignore:t(ag|ype)Map is deprecated:DeprecationWarning")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 FOLDERS = sorted(file.parent for file in EXAMPLES.glob("*/jupyterhub_config.py"))
 LOGINS = {
