@@ -149,6 +149,10 @@ class CarmeAuthenticator(AuthenticatorSettings):
         account_status = await self.account_status(user, model)
         if not account_status.is_allowed:
             self.log.warning("User %s is refused from now on: %s", user.name, account_status.reason)
+            if model.get("groups") is not None and account_status.groups:
+                # The login has news, and JupyterHub forgets them with a refusal. The revoker, which does not ask the
+                # login, ends servers by them.
+                user.sync_groups(account_status.groups)
             return False
         groups = list(account_status.groups)
         known = {**model, **self._admin_of(user.name, groups), "groups": groups}
@@ -176,7 +180,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
             if model["auth_state"] is None and self.enable_auth_state:
                 model["auth_state"] = await user.get_auth_state()
             if not await self._login_class_still_allows(user.name, model):
-                return AccountStatus.closed(error.message)
+                return AccountStatus.closed(error.message, tuple(groups))
         try:
             await self._check_policies(user.name, groups)
         except login_policies.PolicyFailed:

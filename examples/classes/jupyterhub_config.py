@@ -1,4 +1,4 @@
-"""Classes: lecturers book GPUs for a group, whose members have small sessions and a weekly quota. README.md explains it."""
+"""Classes: lecturers book GPUs for a group, whose members have small sessions and a quota. README.md explains it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ carme_hub.configure(c, state_folder="/var/lib/carme-hub", quotas=True, reservati
 c.CarmeAuthenticator.allowed_groups = {"gpu-users", "course-ml"}
 c.CarmeAuthenticator.role_groups = {"admin": {"hub-admins"}, "teacher": {"lecturers"}}
 
-# -- what they may: policy.yaml beside this file. An administrator's page writes it, so it belongs to the hub's user. ---
+# -- what they may: policy.yaml beside this file. An administrator's page writes it, so it is the hub's user's. -------
 c.CarmeQuotas.policy_file = str(Path(__file__).with_name("policy.yaml"))
 c.CarmeReservations.no_show = 1200  # seconds after which a class that did not come gives its GPUs back
 c.CarmeReservations.share = 50  # percent of each type that may be booked at one time
@@ -54,4 +54,3 @@ c.CarmeSlurm.cluster = "mycluster"
 c.CarmeSlurm.submit_via = "sudo"
 c.CarmeSlurm.submit_command = ["/usr/local/libexec/carme-submit"]
 c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]
-

@@ -18,7 +18,7 @@ c.LDAPAuthenticator.tls_kwargs = {  # without this no certificate is checked
 }
 c.LDAPAuthenticator.bind_dn_template = ["uid={username},ou=people,dc=example,dc=org"]
 
-# -- who may use the hub: nobody but the members of this group, as `id` shows it on this machine ------------------------
+# -- who may use the hub: nobody but the members of this group, as `id` shows it on this machine ----------------------
 c.CarmeAuthenticator.allowed_groups = {"gpu-users"}
 c.CarmeAuthenticator.role_groups = {"admin": {"hub-admins"}}
 
@@ -34,4 +34,3 @@ c.CarmeSlurm.submit_command = ["/usr/local/libexec/carme-submit"]
 c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]
 c.SlurmContainerSpawner.images = [{"name": "default", "path": "/opt/images/default"}]
 c.SlurmContainerSpawner.profile_list = [{"slug": "a100", "display_name": "A100", "gpus": {"types": ["a100"], "max": 4}}]
-

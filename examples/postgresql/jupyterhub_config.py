@@ -25,4 +25,3 @@ c.CarmeSlurm.jobs_command = ["/usr/local/libexec/carme-jobs"]
 c.CarmeAuthenticator.allowed_groups = {"gpu-users"}
 c.SlurmContainerSpawner.images = [{"name": "default", "path": "/opt/images/default"}]
 c.SlurmContainerSpawner.profile_list = [{"slug": "a100", "display_name": "A100", "gpus": {"types": ["a100"], "max": 4}}]
-

@@ -1,7 +1,7 @@
 """The `carme-hub` commands that the docs name, and whether the command line has them.
 
-A command is found in code blocks and in code within sentences: behind a prompt, `sudo`, a path or cron's five fields, and
-up to a pipe, a redirection or a comment. ``wrong`` asks the classes of the command line, and for the commands of a
+A command is found in code blocks and in code within sentences: behind a prompt, `sudo`, a path or cron's five fields,
+and up to a pipe, a redirection or a comment. ``wrong`` asks the classes of the command line, and for the commands of a
 session, which take their own arguments, the help that they print.
 """
 

@@ -118,7 +118,7 @@ def example_hub(
 
 
 def copy_distributions(folder: Path, *names: str) -> None:
-    """Copy distributions, with their entry points, to where the hub's user can read them: the tests' own may be closed."""
+    """Copy distributions, with their entry points, to where the hub's user can read them."""
     for name in names:
         found = distribution(name)
         tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}

@@ -1,4 +1,4 @@
-"""Servers that say who somebody is: an OpenLDAP, a provider of OpenID Connect, each a process of its own; and GitHub, forged."""
+"""Servers that say who somebody is: OpenLDAP and a provider of OpenID Connect as processes, and GitHub, forged."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _process(argv: list[str], port: int, log: Path, **environ: str) -> Iterator[
         process.wait(20)
 
 
-# -- LDAP ---------------------------------------------------------------------------------------------------------------
+# -- LDAP --------------------------------------------------------------------------------------------------------------
 
 
 def certificate(folder: Path, name: str) -> Path:
@@ -84,9 +84,9 @@ def certificate(folder: Path, name: str) -> Path:
 
 @contextmanager
 def slapd(folder: Path, passwords: Mapping[str, str]) -> Iterator[int]:
-    """Run OpenLDAP with these people below ``ou=people``; yield its port. Its certificate is ``server.pem`` in the folder.
+    """Run OpenLDAP with these people below ``ou=people``; yield its port.
 
-    It takes a password over an encrypted connection alone.
+    Its certificate is ``server.pem`` in the folder. It takes a password over an encrypted connection alone.
     """
     program = shutil.which("slapd", path="/usr/sbin:/usr/local/sbin")
     if program is None:
@@ -110,7 +110,7 @@ def slapd(folder: Path, passwords: Mapping[str, str]) -> Iterator[int]:
         yield port
 
 
-# -- OpenID Connect ------------------------------------------------------------------------------------------------------
+# -- OpenID Connect ----------------------------------------------------------------------------------------------------
 
 
 class Provider:
@@ -152,7 +152,7 @@ def oidc_provider(folder: Path) -> Iterator[Provider]:
         yield Provider(port)
 
 
-# -- GitHub ---------------------------------------------------------------------------------------------------------------
+# -- GitHub ------------------------------------------------------------------------------------------------------------
 
 
 class GitHubOfOneVisitor(ThreadingHTTPServer):

@@ -21,7 +21,7 @@ from rig.hub import Hub, Person, wait_for
 
 STRANGER = "carme-stranger"
 #: What the extra `oauth` brings, and what LDAPAuthenticator needs, beside what every hub has.
-OAUTH = ("oauthenticator",)
+OAUTH = ("oauthenticator", "pyjwt", "ruamel.yaml")
 LDAP = ("jupyterhub-ldapauthenticator", "ldap3", "pyasn1")
 #: So that it takes seconds, not a minute, until somebody is asked about again.
 SOON = "c.CarmeAuthenticator.auth_refresh_age = 2\nc.CarmeAuthenticator.revoke_interval = 2\n"
@@ -46,7 +46,7 @@ def is_home(browser: Browser, hub: Hub) -> bool:
     return (browser.status, browser.address) == (200, f"{hub.demo.url}/hub/home")
 
 
-# -- OpenID Connect ------------------------------------------------------------------------------------------------------
+# -- OpenID Connect ----------------------------------------------------------------------------------------------------
 
 
 def test_members_of_a_group_of_the_provider_get_in_and_nobody_else(site: Hub, open_path: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_members_of_a_group_of_the_provider_get_in_and_nobody_else(site: Hub, op
             assert secret not in hub.log_text()
 
 
-# -- LDAP ---------------------------------------------------------------------------------------------------------------
+# -- LDAP --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_directory_checks_passwords_and_the_systems_group_who_may_use_the_hub(
@@ -137,14 +137,12 @@ def test_a_directory_that_cannot_show_a_trusted_certificate_gets_no_password(
         shutil.copy(certificate(tmp_path / "elsewhere", "other"), other)
         changes = settings("LDAPAuthenticator", server_address="localhost", server_port=port)
         changes += f"c.LDAPAuthenticator.tls_kwargs['ca_certs_file'] = {str(other)!r}\n"
-        with example_hub(
-            site, "ldap", open_path, kept=("CarmeAuthenticator",), changes=changes, packages=LDAP
-        ) as hub:
+        with example_hub(site, "ldap", open_path, kept=("CarmeAuthenticator",), changes=changes, packages=LDAP) as hub:
             assert Person(hub, "alice").login("in the directory 1").status >= 400
             assert "certificate verify failed" in hub.log_text()
 
 
-# -- GitHub ---------------------------------------------------------------------------------------------------------------
+# -- GitHub ------------------------------------------------------------------------------------------------------------
 
 
 def test_members_of_the_team_get_in_under_the_name_that_the_site_gave_them(site: Hub, open_path: Path) -> None:
@@ -182,7 +180,7 @@ def test_members_of_the_team_get_in_under_the_name_that_the_site_gave_them(site:
             wait_for(lambda: not is_home(octocat, hub), 30, "the member who left to be refused")
 
 
-# -- PAM with a second factor ----------------------------------------------------------------------------------------------
+# -- PAM with a second factor ------------------------------------------------------------------------------------------
 
 
 def totp(secret: bytes, now: float) -> str:
@@ -195,7 +193,9 @@ def totp(secret: bytes, now: float) -> str:
 @pytest.fixture
 def second_factor(site: Hub, stranger: str) -> Iterator[dict[str, bytes]]:
     """PAM's service of the example under another name, and secrets of alice and a stranger in the hub's folder."""
-    module = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None) or next(Path("/lib").glob("*/security/pam_oath.so"), None)
+    module = next(Path("/usr/lib").glob("*/security/pam_oath.so"), None) or next(
+        Path("/lib").glob("*/security/pam_oath.so"), None
+    )
     if module is None:
         pytest.fail("This test needs pam_oath: apt-get install libpam-oath (make setup does it)", pytrace=False)
     found = {name: secrets.token_bytes(20) for name in ("alice", stranger)}

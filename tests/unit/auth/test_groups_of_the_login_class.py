@@ -54,10 +54,46 @@ async def test_groups_of_the_login_allow_beside_them(tmp_path: Path, directory: 
         assert (await hub.login("bob")).code == 302
 
 
-@pytest.mark.parametrize(("section", "somebody"), [("CarmeAuthenticator", True), ("LoginThatLooksUpNames", True), ("", False)])
+@pytest.mark.parametrize(
+    ("section", "somebody"), [("CarmeAuthenticator", True), ("LoginThatLooksUpNames", True), ("", False)]
+)
 def test_whether_anybody_is_allowed_counts_both(section: str, somebody: bool) -> None:
     c = Config()
     login(c)
     if section:
         c[section].allowed_groups = {"cn=staff"}
     assert CarmeAuthenticator(config=c).any_allow_config is somebody
+
+
+class LoginWithNews(Authenticator):
+    """Forges single sign-on that is asked again: what it says of groups is set by the test."""
+
+    groups: tuple[str, ...] = ("gpu-team",)
+
+    async def authenticate(self, handler: Any, data: dict[str, str]) -> dict[str, Any]:
+        return {"name": data["username"], "groups": list(self.groups)}
+
+    async def refresh_user(self, user: Any, handler: Any = None, **_: Any) -> dict[str, Any]:
+        return {"name": user.name, "groups": list(self.groups)}
+
+
+async def test_who_has_lost_a_group_of_the_login_is_refused_and_stays_refused(
+    tmp_path: Path, directory: DirectoryOfThree
+) -> None:
+    def staff(c: Config) -> None:
+        c.CarmeAuthenticator.authenticator_class = LoginWithNews
+        c.CarmeAuthenticator.update(login_groups=True, allowed_groups={"gpu-team"})
+
+    tmp_path.chmod(0o700)
+    async with running(tmp_path, directory, staff) as hub:
+        assert (await hub.login("bob")).code == 302
+        bob: Any = hub.app.users["bob"]
+        assert (await hub.authenticator.account_status(bob)).is_allowed
+        hub.authenticator.groups = ("choir",)
+        assert await hub.authenticator.refresh_user(bob) is False
+        # The revoker asks without the login: it ends servers by what the login said last.
+        status = await hub.authenticator.account_status(bob)
+        assert (status.is_allowed, status.proof) == (False, True)
+        assert {"choir", "bob"} <= hub.groups_of("bob")
+        hub.authenticator.groups = ("gpu-team",)
+        assert (await hub.login("bob")).code == 302

@@ -1,11 +1,10 @@
-"""Every `carme-hub` command in the docs exists with its options; those of the pages by role that need nothing real run."""
+"""Every `carme-hub` command in the docs exists with its options; those by role that need nothing real are run."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,12 @@ from carme_hub.cli.init import InitApp
 __all__ = ["line"]
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-ROLES = [DOCS / "roles" / f"{name}.md" for name in ("an-hour", "year-one", "when-it-breaks", "notebook-user", "many-nodes")]
-PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"), ROOT / "README.md"])
+ROLES = [
+    DOCS / "roles" / f"{name}.md" for name in ("an-hour", "year-one", "when-it-breaks", "notebook-user", "many-nodes")
+]
+PAGES = sorted(
+    [*DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"), ROOT / "README.md"]
+)
 
 #: What these commands need beside a configuration; other tests run them where it is.
 NEEDS = {
@@ -124,7 +127,7 @@ def test_every_block_of_a_page_by_role_is_a_script_of_bash(page: Path) -> None:
 
 
 @pytest.fixture
-def site(line: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[CommandLine]:
+def site(line: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """A site without Slurm, as `carme-hub init` leaves it, with the files that the pages name."""
     for name in ("CONFIGPROXY_AUTH_TOKEN", "JUPYTERHUB_CRYPT_KEY", "CARME_SMTP_PASSWORD", "JUPYTERHUB_API_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -135,7 +138,7 @@ def site(line: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     old = ROOT / "tests/foreign/sites/batchspawner_ssh/jupyterhub_config.py"
     (line.folder / "old_config.py").write_text(old.read_text())
     capsys.readouterr()
-    yield line
+    return line
 
 
 def test_the_commands_by_role_that_need_nothing_real_do_what_they_say(site: CommandLine) -> None:

@@ -46,7 +46,12 @@ def machine_that_has_all(monkeypatch: pytest.MonkeyPatch, extension: Path) -> No
     monkeypatch.setattr(shutil, "which", lambda program, *_, **__: str(program))
     monkeypatch.setattr(os.path, "exists", lambda path: str(path).startswith("/opt/images/") or exists(path))
     monkeypatch.setenv("CONFIGPROXY_AUTH_TOKEN", "5" * 64)
-    for name in ("JUPYTERHUB_CRYPT_KEY", "OAUTH_CLIENT_SECRET", "GITHUB_CLIENT_SECRET", "JUPYTERHUB_ALLOW_TOKEN_IN_URL"):
+    for name in (
+        "JUPYTERHUB_CRYPT_KEY",
+        "OAUTH_CLIENT_SECRET",
+        "GITHUB_CLIENT_SECRET",
+        "JUPYTERHUB_ALLOW_TOKEN_IN_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -85,7 +90,9 @@ def test_every_part_of_the_hub_takes_the_settings(folder: Path, machine_that_has
     assert all(set(profile.images) <= images for profile in profiles)
 
 
-@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if (folder / "README.md").exists()], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "folder", [folder for folder in FOLDERS if (folder / "README.md").exists()], ids=lambda f: f.name
+)
 def test_a_readme_is_short_and_every_folder_is_in_the_list(folder: Path) -> None:
     assert len(readme(folder).splitlines()) <= 14
     assert f"{folder.name}/README.md" in (EXAMPLES / "README.md").read_text()
