@@ -34,7 +34,7 @@ autodoc_typehints_description_target = "documented"
 autodoc_mock_imports = ["torch", "horovod", "IPython"]
 html_theme = "pydata_sphinx_theme"
 html_title = "Carme Hub"
-html_sidebars = {"*": [], "examples/README": [], "examples/extension/README": []}  # pages without others below them
+html_sidebars = {"*": [], "examples/README": [], "examples/*/README": []}  # pages without others below them
 html_theme_options = {"show_nav_level": 2, "show_toc_level": 2, "navigation_with_keys": True}
 # ``make docs`` downloads the program that draws the diagrams; without it a diagram is shown as its text.
 _MERMAID = HERE.parent / "build" / "mermaid" / "mermaid.tiny.js"
@@ -48,13 +48,15 @@ linkcheck_timeout = 20
 TREE = """
 ```{toctree}
 :hidden:
+:glob:
 
+roles/index
 tutorial/index
 howto/index
 reference/index
 explanation/index
 ../examples/README
-../examples/extension/README
+../examples/*/README
 ../CONTRIBUTING
 ../CHANGELOG
 ../SECURITY

@@ -37,6 +37,6 @@ class AccountStatus:
     proof: bool = False
 
     @classmethod
-    def closed(cls, reason: str) -> AccountStatus:
+    def closed(cls, reason: str, groups: tuple[str, ...] = ()) -> AccountStatus:
         """Return the status of a user whom a setting or a closed account refuses for certain."""
-        return cls(reason=reason, proof=True)
+        return cls(groups=groups, reason=reason, proof=True)

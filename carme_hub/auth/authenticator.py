@@ -28,7 +28,7 @@ from carme_hub.sessions.associations import AssociationCache
 
 from . import login_policies, system_users
 from .account_status import AccountStatus, AccountsUnknown, NotAllowed
-from .authenticator_class import with_login_class
+from .authenticator_class import separate_groups, with_login_class
 from .login_limiter import LoginLimiter, TooManyTries
 from .revocation import Revoker
 from .secret_files import check_hub_files
@@ -64,6 +64,10 @@ class CarmeAuthenticator(AuthenticatorSettings):
         self.revoker = Revoker(self.account_status, self.revoke_interval, self.log)
         self._associations: AssociationCache | None = None
         self._policies = login_policies.POINT.load_all(self.login_policies, self)
+        self._groups_of_system: set[str] | None = None
+        if (apart := separate_groups(type(self), self.config)) is not None:
+            self.any_allow_config = self.any_allow_config  # as both settings together make it
+            self._groups_of_system, self.allowed_groups = apart
 
     # ----- logging in -------------------------------------------------------------------------------------------
 
@@ -147,6 +151,10 @@ class CarmeAuthenticator(AuthenticatorSettings):
         account_status = await self.account_status(user, model)
         if not account_status.is_allowed:
             self.log.warning("User %s is refused from now on: %s", user.name, account_status.reason)
+            if model.get("groups") is not None and account_status.groups:
+                # The login has news, and JupyterHub forgets them with a refusal. The revoker, which does not ask the
+                # login, ends servers by them.
+                user.sync_groups(account_status.groups)
             return False
         groups = list(account_status.groups)
         known = {**model, **self._admin_of(user.name, groups), "groups": groups}
@@ -174,7 +182,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
             if model["auth_state"] is None and self.enable_auth_state:
                 model["auth_state"] = await user.get_auth_state()
             if not await self._login_class_still_allows(user.name, model):
-                return AccountStatus.closed(error.message)
+                return AccountStatus.closed(error.message, tuple(groups))
         try:
             await self._check_policies(user.name, groups)
         except login_policies.PolicyFailed:
@@ -264,7 +272,8 @@ class CarmeAuthenticator(AuthenticatorSettings):
 
     def _check_settings(self, username: str, groups: list[str]) -> None:
         """Return if one of our settings allows the user; otherwise raise ``NotAllowed`` or ``AccountsUnknown``."""
-        if self.allow_all or username in self.allowed_users or self.allowed_groups.intersection(groups):
+        allowed = self.allowed_groups if self._groups_of_system is None else self._groups_of_system
+        if self.allow_all or username in self.allowed_users or allowed.intersection(groups):
             return
         accounts = set(accounts_in(groups))
         if accounts & (self.allowed_accounts if "*" not in self.allowed_accounts else accounts):

@@ -50,6 +50,26 @@ def with_login_class(cls: Any, config: Config | None) -> Any:
     return type(f"Carme{inner.__name__}", (cls, inner), {"wrapped": inner, "__module__": cls.__module__})
 
 
+def separate_groups(both: Any, config: Config) -> tuple[set[str], set[str]] | None:
+    """Return our ``allowed_groups`` and those of the login class, where that class means something else by them.
+
+    A setting of one name is one attribute of the combined class. The groups of JupyterHub and of oauthenticator are
+    groups of users, as ours are; ``LDAPAuthenticator.allowed_groups`` are DNs, which it looks up at each login.
+    """
+    trait = both.wrapped.class_traits().get("allowed_groups")
+    if trait is None or trait.this_class.__module__.startswith(("jupyterhub.", "oauthenticator.")):
+        return None
+    theirs = both.wrapped.section_names()
+    ours = [section for section in both.section_names() if section not in theirs]
+    found: tuple[set[str], set[str]] = (set(), set())
+    for groups, sections in zip(found, (ours, theirs), strict=True):
+        for section in sections:
+            if section in config and "allowed_groups" in config[section]:
+                groups.clear()
+                groups.update(config[section]["allowed_groups"])
+    return found
+
+
 def _base_class(cls: type) -> type:
     """Return the base class that defines ``wrapped``: ``CarmeAuthenticator``, also for a class derived from it."""
     return next(base for base in reversed(cls.__mro__) if "wrapped" in vars(base))

@@ -10,6 +10,7 @@ carme_hub.configure(c, state_folder="/var/lib/carme-hub")
 
 # Databases: the hub's and ours, never the same one.
 c.JupyterHub.db_url = "postgresql+psycopg://carme@db.example.org/jupyterhub"  # the password is in ~/.pgpass
+c.JupyterHub.db_kwargs = {}  # configure(c) has set what SQLite needs
 c.CarmeStore.url = "postgresql+psycopg://carme@db.example.org/carme"
 
 # Where it listens.

@@ -34,6 +34,9 @@ _TEMPLATES = (
 LEFT = {
     # `make release-check` installs both in a bare environment.
     "unit/project/test_packaging.py": ("wheel_of_a_clean_clones",),
+    # Log-ins by OpenID Connect and by LDAP run; other tests submit by slurmrestd and book classes.
+    "cluster/examples/test_login_examples.py": ("gets_no_password", "members_of_the_team", "a_used_code_are_refused"),
+    "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
     "cluster/training/test_steps_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),

@@ -204,6 +204,14 @@ def _secrets(app: Any, config: Config, folder: Path) -> Iterator[Finding]:
             "the hub's own database: an upgrade of either can stop the other",
             "give Carme Hub a database of its own",
         )
+    others = "://" in app.db_url and not app.db_url.startswith("sqlite")
+    if others and "check_same_thread" in app.db_kwargs.get("connect_args", {}):
+        yield unsafe(
+            "JupyterHub.db_kwargs",
+            "for SQLite",
+            "the hub does not start: configure(c) had set what SQLite needs, and JupyterHub.db_url is another database",
+            "c.JupyterHub.db_kwargs = {}, after configure(c)",
+        )
 
 
 def _authenticator(a: Any, app: Any) -> Iterator[Finding]:

@@ -81,6 +81,7 @@ def test_a_safe_site_is_left_alone(site: Path) -> None:
         ("c.Authenticator.allow_existing_users = True", "CarmeAuthenticator.allow_existing_users"),
         ("c.ConfigurableHTTPProxy.should_start = True", "ConfigurableHTTPProxy.should_start"),
         ("c.CarmeStore.url = c.JupyterHub.db_url", "CarmeStore.url"),
+        ("c.JupyterHub.db_url = 'postgresql+psycopg://db.example.org/hub'", "JupyterHub.db_kwargs"),
         ("c.CarmeSlurm.submit_via = 'rest'", "CarmeSlurm"),
         ("c.CarmeSlurm.ask_via = 'pyslurm'", "CarmeSlurm"),
         ("raise OSError('disk')", "FILE"),
