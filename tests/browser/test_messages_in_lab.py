@@ -63,3 +63,9 @@ def test_a_message_is_shown_once_in_all_tabs_and_is_gone_once_seen(hub: Hub, peo
     assert again.locator(".Toastify__toast", has_text="Message from ada").count() == 0
     ada.goto(f"{hub.demo.url}/hub/carme/console/messages")
     expect(ada.locator("main")).to_contain_text("1 of 1 have seen it.")
+
+    home.bring_to_front()
+    expect(home.get_by_role("button", name="Stop My Server")).to_be_visible()
+    hub.stop_server("alice")  # elsewhere: JupyterHub's own buttons follow
+    expect(home.get_by_role("button", name="Start My Server")).to_be_visible(timeout=30_000)
+    expect(home.get_by_role("button", name="Stop My Server")).to_have_count(0)

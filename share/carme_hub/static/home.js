@@ -91,6 +91,12 @@ function show(box, html) {
   return whole;
 }
 
+// Returns whether a reload would take something from who uses the page.
+function busy() {
+  const typed = [...document.querySelectorAll("input:not([type=hidden])")].some((each) => each.value !== each.defaultValue);
+  return typed || document.querySelector("dialog[open], .modal.show, [data-busy], input:checked") !== null;
+}
+
 // Milliseconds after which a stream is taken for dead; the hub says something every ten seconds.
 const SILENCE = 25000;
 const sessions = document.getElementById("carme-sessions");
@@ -99,6 +105,8 @@ if (sessions?.dataset.events) {
   let stream = null;
   let waiting = ""; // what could not be shown yet
   let pause = 3000; // milliseconds before the next attempt
+  const active = (part) => part.querySelector("#carme-active-servers").dataset.names;
+  const loaded = active(sessions);
   let began = 0; // the last attempt
   let heard = Date.now(); // when the hub said something last, also that nothing has changed
   const open = () => {
@@ -127,6 +135,8 @@ if (sessions?.dataset.events) {
   };
   setInterval(() => {
     if (waiting && show(sessions, waiting)) waiting = "";
+    // JupyterHub's own buttons say which servers there were when the page was loaded.
+    if (active(sessions) !== loaded && !busy()) return window.location.reload();
     // The proxy keeps a stream open whose hub has died, so silence is the only sign.
     if (document.hidden || Date.now() - heard < SILENCE) return;
     if (stale.hidden) stale.querySelector("time").textContent = new Date(heard).toLocaleTimeString();
