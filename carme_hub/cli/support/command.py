@@ -105,7 +105,8 @@ carme-hub support-bundle 4711 alice/train --unit carme-hub --pseudonyms --to ~/"
             names, unread = await known.names_of_users(config)
             people = Pseudonyms(names | {name for text in packed.files.values() for name in names_in(text)}, _random)
             packed = packed.renamed(people.text)
-        text = _readme(parts, packed, subjects, unread, pseudonyms=self.pseudonyms)
+        sources = {people.text(part.name) if people else part.name: part.source for part in parts}
+        text = _readme(sources, packed, subjects, unread, pseudonyms=self.pseudonyms)
         write_archive(file, {**packed.files, "README.txt": people.text(text) if people else text}, now)
         beside = None
         if people is not None:
@@ -153,10 +154,9 @@ def _random() -> str:
 
 
 def _readme(
-    parts: Sequence[Part], packed: Packed, subjects: Sequence[Subject], unread: dict[str, str], *, pseudonyms: bool
+    sources: dict[str, str], packed: Packed, subjects: Sequence[Subject], unread: dict[str, str], *, pseudonyms: bool
 ) -> str:
-    """Return the page that says what is in a bundle, and what is not."""
-    source = {part.name: part.source for part in parts}
+    """Return the page that says what is in a bundle, and what is not; ``sources``: of its files, by their names."""
     lines = [
         f"Support bundle of Carme Hub {__version__}, made {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}.",
         "",
@@ -165,7 +165,7 @@ def _readme(
         + ("were replaced by others, the same in all files." if pseudonyms else "are as they are."),
         "",
         "Packed:",
-        *(f"  {name}: {source.get(name, '')}" for name in sorted(packed.files)),
+        *(f"  {name}: {sources.get(name, '')}" for name in sorted(packed.files)),
     ]
     if packed.missing:
         lines += ["", "Not packed, because it could not be made:"]

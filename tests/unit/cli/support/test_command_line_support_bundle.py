@@ -122,7 +122,9 @@ def test_names_of_users_are_replaced_everywhere_by_the_same_and_kept_beside_the_
 ) -> None:
     with canaries.log.open("a") as log:
         log.write("[I 2026-11-20 10:00:02.000 JupyterHub log:1] 200 GET /user/bob.smith/lab (Alice@10.0.0.1)\n")
-    said, files = packed(canaries, mine, ID, "alice/train", "--pseudonyms")
+    (canaries.line.folder / "of-alice.log").write_text("hello\n")
+    named = ("--log", str(canaries.line.folder / "of-alice.log"))
+    said, files = packed(canaries, mine, ID, "alice/train", "--pseudonyms", *named)
     everything = "\n".join([*files, *files.values()]).lower()
     assert "alice" not in everything
     assert "bob.smith" not in everything
@@ -131,6 +133,7 @@ def test_names_of_users_are_replaced_everywhere_by_the_same_and_kept_beside_the_
     who = {name: word for word, name in (row.split() for row in beside.read_text().splitlines())}
     assert json.loads(files[f"sessions/{ID}.json"])["session"]["user"] == who["alice"]
     assert f"/user/{who['bob.smith']}/lab ({who['alice']}@10.0.0.1)" in files["logs/hub.log"]
+    assert f"logs/1-of-{who['alice']}.log: the last 2 MiB of " in files["README.txt"]
     assert "JupyterHub's database" in said["names_not_read"], "it is said where names may be missing"
     assert canaries.found_in(files) == []
 
