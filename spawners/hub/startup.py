@@ -17,12 +17,12 @@ from jupyterhub.app import JupyterHub
 from carme_hub.errors import CarmeError
 from carme_hub.fencing import ticket_of
 from carme_hub.garbage import ShortCollections
+from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.hub.lease.active_hub import duties, fence_routes
 from carme_hub.spawners.hub.monitoring.install import keep_checking, watch
 from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
 from carme_hub.spawners.hub.service_watchdog import keep_watchdog
-from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.lease.fence import check_acts, keep_out_late_writes, refuse_without_lease, verify
 
