@@ -149,8 +149,8 @@ class Supervisor:
             return Tenure(lease.ticket, self._times, asked)
         if lease.secrets and lease.secrets != self._secrets:
             self._note(
-        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = it may be silent for ever.
-                "log in again, and no session can be reached. Copy the state folder of that host to this one.",
+                f"The secrets of this host are not those of {lease.host}, whose hub is active: after a take-over "
+                "people log in again, and no session can be reached. Copy the state folder of that host to this one.",
                 logging.ERROR,
             )
         else:
