@@ -207,7 +207,9 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     assert again.send(f"bookings/{booking['id']}/cancel", {}).status == 200
 
     # They are this hub's sessions by now: their people reach them, and they end and are paid as any other.
-    assert new.login("alice").get("/user/alice/api/status").status == 200
+    alice = new.login("alice")
+    assert alice.get("/user/alice/lab").status == 200, "its server asks this hub who that is, with its old token"
+    assert alice.get("/user/alice/api/status").status == 200
     new.stop_all()
     wait_for(lambda: not new.jobs(), 60, "the jobs to end")
     new.wait_settled(120)
