@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.engine import make_url
@@ -56,7 +57,7 @@ def schema(url: str, migrations: Path = OUR_MIGRATIONS, version_table: str = VER
         engine.dispose()
     try:
         ahead = [each for each in scripts.iterate_revisions("head", have or "base") if each.revision != have]
-    except CommandError:
+    except (CommandError, RevisionError):  # which of them depends on the release of alembic
         return Schema(have, want, known=False)
     return Schema(have, want, tuple((each.revision, _purpose(each.doc)) for each in reversed(ahead)))
 

@@ -47,7 +47,9 @@ def renamed(version: str, like: Path, folder: Path) -> Path:
     (file,) = (folder / "lib").glob("python3*/site-packages/carme_hub/__init__.py")
     lines = file.read_text().splitlines()
     file.unlink()  # it is a link to the other environment's
-    file.write_text("".join(f'__version__ = "{version}"\n' if "__version__ =" in line else f"{line}\n" for line in lines))
+    file.write_text(
+        "".join(f'__version__ = "{version}"\n' if "__version__ =" in line else f"{line}\n" for line in lines)
+    )
     file.chmod(0o644)
     return folder
 

@@ -160,7 +160,7 @@ carme-hub standby --status"""
 
 
 def shared_secrets(hub: Any) -> str:
-    """Return a hash of what both hosts must have alike: cookie secret, authorities, proxy's token, auth state's keys."""
+    """Return a hash of what both hosts must have alike: secrets of cookies, authorities, proxy and stored logins."""
     digest = hashlib.sha256()
     cookie_secret = Path(hub.cookie_secret_file).absolute()
     authorities = sorted(Path(hub.internal_certs_location).absolute().glob("*-ca/*.crt"))

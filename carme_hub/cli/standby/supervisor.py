@@ -98,7 +98,7 @@ class Supervisor:
         secrets, release: of this host; see ``Lease``.
         on_active, on_passive: called before the hub starts, and after it has ended.
         on_tick: called several times a second while this process is not stuck: for systemd's watchdog.
-        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = any hub may be silent for ever.
+        hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = a hub may be silent for ever.
     """
 
     def __init__(
@@ -186,7 +186,9 @@ class Supervisor:
             if gone:
                 self._give_back(tenure)
         if not gone:
-            self._log.critical("The hub was killed and is not gone: a disk does not answer. The lease runs out by itself")
+            self._log.critical(
+                "The hub was killed and is not gone: a disk does not answer. The lease runs out by itself"
+            )
             return 1
         return code
 

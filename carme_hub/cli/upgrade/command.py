@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from traitlets import Bool, Unicode
@@ -92,10 +93,12 @@ def _classes() -> dict[str, Any]:
     from carme_hub.cli.standby.settings import CarmeStandby
     from carme_hub.slurm.settings import CarmeSlurm
     from carme_hub.spawners.apps.settings import CarmeApps
-    from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
     from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 
-    ours = (SlurmContainerSpawner, CarmeDockerSpawner, CarmeApps, CarmeAuthenticator, CarmeSlurm, CarmeQuotas)
-    return {
-        cls.__name__: cls for cls in (*ours, CarmeMirror, CarmeReservations, CarmeActivity, CarmeStore, CarmeStandby)
-    }
+    ours: list[Any] = [SlurmContainerSpawner, CarmeApps, CarmeAuthenticator, CarmeSlurm, CarmeQuotas, CarmeMirror]
+    ours += [CarmeReservations, CarmeActivity, CarmeStore, CarmeStandby]
+    with contextlib.suppress(ModuleNotFoundError):  # a site with Slurm need not have the extra `docker`
+        from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
+
+        ours.append(CarmeDockerSpawner)
+    return {cls.__name__: cls for cls in ours}

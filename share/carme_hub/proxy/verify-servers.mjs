@@ -31,7 +31,7 @@ const WAIT = Number(process.env.CARME_PROXY_WAIT ?? 50) * 1000;
 // Between two tries, and for the handshake of one: a frozen host takes connections and answers nothing.
 const PAUSE = 500;
 const HANDSHAKE = 10_000;
-const NOBODY_THERE = new Set(["ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"]);
+const NOBODY_THERE = new Set(["ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE", "ETIMEDOUT"]);
 const CHECK = /\/hub\/(health|ready)(\?|$)/;
 
 // The certificate that a target asks for: null where it asks for none, "" where it cannot be understood and none fits.

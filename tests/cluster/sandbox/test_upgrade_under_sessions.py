@@ -47,10 +47,27 @@ class PatientDemo(Demo):
         return {**super()._environment(), "CARME_PROXY_WAIT": "200"}
 
 
-def hub_of(like: Hub, folder: Path, environment: Path) -> Hub:
+class EarlierDemo(PatientDemo):
+    """A site of an earlier release, whose images say less of themselves."""
+
+    def _environment(self) -> dict[str, str]:
+        return {**super()._environment(), "CARME_SANDBOX_HUB": str(self.folder / "earlier.json")}
+
+    def _write_facts(self) -> None:
+        super()._write_facts()
+        facts = json.loads((self.folder / "facts.json").read_text())
+        for image in facts["images"]:
+            image.pop("provides")
+        file = self.folder / "earlier.json"
+        file.write_text(json.dumps(facts))
+        file.chmod(0o600)
+        shutil.chown(file, self.user)
+
+
+def hub_of(like: Hub, folder: Path, environment: Path, kind: type[Demo] = PatientDemo) -> Hub:
     """Return a hub with another folder and another installation, at the same addresses."""
     values = {each.name: getattr(like.demo, each.name) for each in fields(Demo)}
-    found = Hub(PatientDemo(**{**values, "folder": folder, "environment": environment}))
+    found = Hub(kind(**{**values, "folder": folder, "environment": environment}))
     found.token, found.environment = like.token, like.environment
     return found
 
@@ -86,7 +103,7 @@ class Site:
         """Return user, id and job of each open session, from the database of any release."""
         file = self.new.demo.folder / "carme-hub.sqlite"
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
-            return set(database.execute('SELECT "user", id, job_id FROM session WHERE state <> \'ended\''))
+            return set(database.execute("SELECT \"user\", id, job_id FROM session WHERE state <> 'ended'"))
 
 
 @pytest.fixture(params=list(COMMITS))
@@ -102,7 +119,7 @@ def site(request: pytest.FixtureRequest, hub: Hub, cluster: Cluster, tmp_path: P
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     shutil.chown(home, "alice", "alice")
-    site = Site(release, hub_of(hub, folder, before), hub_of(hub, folder, hub.demo.environment), home)
+    site = Site(release, hub_of(hub, folder, before, EarlierDemo), hub_of(hub, folder, hub.demo.environment), home)
     site.old.demo.set_policy(POLICY)
     site.old.demo._write_facts()
     try:
@@ -133,7 +150,7 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     old, new = site.old, site.new
     old.start_server("alice", profile="a100", gpus=2)
     kernel = old.new_kernel("alice")
-    assert old.run_cell("alice", kernel, "mark = 6 * 7\n%load_ext carme_hub.training") == ""
+    assert old.run_cell("alice", kernel, "mark = 6 * 7") == ""
     asyncio.run(begin_cell(old, kernel, RUN))
     wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
     calendar = Rest(old, "bob", "/services/reservations/api/v1/")
@@ -190,7 +207,9 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     assert again.send(f"bookings/{booking['id']}/cancel", {}).status == 200
 
     # They are this hub's sessions by now: their people reach them, and they end and are paid as any other.
-    assert new.login("alice").get("/user/alice/api/status").status == 200
+    alice = new.login("alice")
+    assert alice.get("/user/alice/lab").status == 200, "its server asks this hub who that is, with its old token"
+    assert alice.get("/user/alice/api/status").status == 200
     new.stop_all()
     wait_for(lambda: not new.jobs(), 60, "the jobs to end")
     new.wait_settled(120)

@@ -311,6 +311,34 @@ def test_who_clicks_while_the_hubs_host_is_frozen_is_served_by_the_other_one(sit
     server.die()
 
 
+def test_who_clicks_waits_behind_a_load_balancer_that_has_no_hub_at_the_moment(site: Site, proxy: Proxy) -> None:
+    """It takes each connection, and closes it at once."""
+    own = site.certificate("hub")
+    balancer = socket.create_server(("127.0.0.1", 0))
+    port, seen = int(balancer.getsockname()[1]), []
+
+    def close_each() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                balancer.accept()[0].close()
+                seen.append(1)
+
+    closing = threading.Thread(target=close_each)
+    closing.start()
+    proxy.lead("/", target(port, own))
+    with ThreadPoolExecutor(8) as pool:
+        starts = [pool.submit(proxy.post, "/hub/spawn/alice", f"number={number}") for number in range(8)]
+        time.sleep(5)
+        assert not any(each.done() for each in starts)
+        balancer.shutdown(socket.SHUT_RDWR)
+        balancer.close()
+        closing.join()
+        server = site.server("hub", own, port)
+        assert [each.result(10)[0] for each in starts] == [200] * 8
+    assert len(seen) > 8
+    server.die()
+
+
 def test_no_other_program_on_the_hubs_port_gets_what_waits(site: Site, proxy: Proxy) -> None:
     own, other, port = site.certificate("hub"), site.certificate("alice"), free_port()
     proxy.lead("/", target(port, own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_a_site_of_this_release_has_nothing_to_do(line: CommandLine) -> None:
     assert code == 0, out + err
     assert f"it has the schema of this release ({head_revision()}), so the way back is open" in out
     assert "Slurm: 24.11 is tested" in out
+
+
+def test_a_site_without_the_extra_for_docker_is_checked_too(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm(line, "24.11.3")
+    monkeypatch.setitem(sys.modules, "dockerspawner", None)
+    monkeypatch.delitem(sys.modules, "carme_hub.spawners.docker.spawner", raising=False)
+    code, out, err = line.run(UpgradeCheckApp, "--check")
+    assert code == 0, out + err
 
 
 def test_an_older_database_is_named_with_each_step_and_stays_as_it_is(line: CommandLine) -> None:
