@@ -64,7 +64,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
         self._policies = login_policies.POINT.load_all(self.login_policies, self)
         self._groups_of_system: set[str] | None = None
         if (apart := separate_groups(type(self), self.config)) is not None:
-            self.any_allow_config = self.any_allow_config  # as both settings together make it
+            self.set_trait("any_allow_config", bool(self.any_allow_config))  # as both settings together make it
             self._groups_of_system, self.allowed_groups = apart
 
     # ----- logging in -------------------------------------------------------------------------------------------
