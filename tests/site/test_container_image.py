@@ -56,7 +56,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # This machine's way to the registries, for the build alone.
     files = [file for file in (AUTHORITIES, Path("/etc/pip.conf"), Path.home() / ".npmrc") if file.exists()]
     mounts = [f"--volume={file}:{file}:ro" for file in files]
-    build = ("podman", "build", "--quiet", "--network=host", f"--build-arg=BASE={BASE}", f"--tag={NAME}", *mounts)
+    build = (
+        "podman",
+        "build",
+        "--quiet",
+        "--layers=false",
+        "--network=host",
+        f"--build-arg=BASE={BASE}",
+        f"--tag={NAME}",
+        *mounts,
+    )
     run(*build, f"--file={RECIPE / 'Containerfile'}", context)
     yield NAME
     for name in (NAME, BASE):
