@@ -124,6 +124,8 @@ def cloud_site(folder: Path, password_hash: str) -> Iterator[dict[str, Machine]]
             say(f"{name} boots for the first time")
             machine.boot()
             say(f"{name} is up after {time.monotonic() - began:.0f} s")
+            if role == "nodes":  # its cgroups can be written after the boot only, see Machine.boot
+                machine.run("systemctl restart slurmd")
             said = machine.run("cat /var/log/cloud-init-output.log")
             assert " is ready" in said, (
                 said[-6000:] + machine.try_run("journalctl -b -p warning --no-pager | tail -n 40").stdout

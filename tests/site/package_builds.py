@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,17 @@ from trees import AUTHORITIES, BUILDING, CACHE, ROOT, _inside, _install, kept, l
 #: What the page names for the two builds, and on a machine what the packages depend on.
 TOOLS = ("python3-venv", "npm", "rpm")
 NEEDED = ("python3", "nodejs", "sudo", "adduser", "rpm")
+
+
+def forge_slurm(prefix: Path) -> None:
+    """Make commands of Slurm below a prefix that answer as a site does, those of the unit tests of setup."""
+    file = ROOT / "tests/unit/cli/setup/forged_setup.py"
+    spec = importlib.util.spec_from_file_location("forged_setup", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.forge_commands(prefix)
 
 
 def base(name: str, packages: tuple[str, ...]) -> list[Path]:

@@ -12,6 +12,8 @@ from machines import only_one
 from second_site import NAME
 from trees import OUR_WHEEL, say
 
+import carme_hub
+
 pytestmark = pytest.mark.nightly
 USER, OTHER = "alice", "pierre"
 #: Seconds from machines without a hub to one that has started a session on each partition.
@@ -39,7 +41,7 @@ def site() -> Iterator[AnsibleSite]:
 def installed(site: AnsibleSite) -> AnsibleSite:
     """Return the site with a hub by Ansible."""
     site.play("check mode, before anything is there", "--check")
-    assert site.hub.try_run("test -e /opt/carme-hub-0.2.0").returncode != 0
+    assert site.hub.try_run(f"test -e /opt/carme-hub-{carme_hub.__version__}").returncode != 0
     site.play("installation")
     return site
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from machines import only_one, wait_for
+from package_builds import forge_slurm
 from trees import AUTHORITIES, ROOT, layers, run, wheel
 
 import carme_hub
@@ -55,7 +56,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # This machine's way to the registries, for the build alone.
     files = [file for file in (AUTHORITIES, Path("/etc/pip.conf"), Path.home() / ".npmrc") if file.exists()]
     mounts = [f"--volume={file}:{file}:ro" for file in files]
-    build = ("podman", "build", "--quiet", "--network=host", f"--build-arg=BASE={BASE}", f"--tag={NAME}", *mounts)
+    build = (
+        "podman",
+        "build",
+        "--quiet",
+        "--layers=false",
+        "--network=host",
+        f"--build-arg=BASE={BASE}",
+        f"--tag={NAME}",
+        *mounts,
+    )
     run(*build, f"--file={RECIPE / 'Containerfile'}", context)
     yield NAME
     for name in (NAME, BASE):
@@ -63,12 +73,26 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_image_has_the_hub_the_proxy_and_what_the_hub_calls(image: str) -> None:
-    commands = (
-        "id -u; carme-hub --version; configurable-http-proxy --version; command -v squeue sudo; ls /usr/local/libexec"
-    )
+    commands = "id -u; carme-hub --version; configurable-http-proxy --version; which squeue sudo; ls /usr/local/libexec"
     said = run("podman", "run", "--rm", *LIMITS, image, "sh", "-ec", commands).split()
     assert said[:2] == ["950", carme_hub.__version__]
     assert {"carme-jobs", "carme-submit", "carme-token", "/usr/bin/squeue", "/usr/bin/sudo"} <= set(said)
+
+
+def test_setup_in_a_container_writes_the_files_of_the_host(image: str, tmp_path: Path) -> None:
+    forge_slurm(tmp_path / "forged")
+    (tmp_path / "files").mkdir()
+    answers = {"host": "hub.example.org", "web_server": "none", "hub_address": "127.0.0.1", "group": "gpu-users"}
+    answers |= {"submit_via": "sudo", "image": "/opt/images/default", "container_runtime": "bubblewrap"}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump({**answers, "slurm_prefix": "/forged"}))
+    for shim in (tmp_path / "forged/bin").iterdir():
+        shim.write_text(shim.read_text().replace(str(tmp_path), ""))
+    mounts = (f"--volume={tmp_path / name}:/{name}" for name in ("forged", "files", "site.yaml"))
+    setup = ("carme-hub", "setup", "--root=/files", "--answers=/site.yaml", "--no-input", "--yes")
+    run("podman", "run", "--rm", "--user=root", *LIMITS, *mounts, image, *setup)
+    written = {str(file.relative_to(tmp_path / "files")) for file in (tmp_path / "files").rglob("*") if file.is_file()}
+    shared = {"etc/carme-hub/jupyterhub_config.py", "etc/sudoers.d/carme-hub", "usr/local/etc/carme-submit.json"}
+    assert shared <= written
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from machines import STATE, Machine, Network, only_one, remove_all, wait_for
-from package_builds import NEEDED, base, build, next_version
+from package_builds import NEEDED, base, build, forge_slurm, next_version
 
 import carme_hub
 
 pytestmark = pytest.mark.nightly
-FORGED = Path(__file__).parents[1] / "unit/cli/setup/forged_setup.py"
 ANSWERS = {
     "host": "hub.example.org",
     "web_server": "none",
@@ -47,12 +45,7 @@ def packages() -> Iterator[dict[str, Path]]:
 def machine(packages: dict[str, Path]) -> Iterator[Machine]:
     """Return a booted machine with what the packages depend on, and forged commands of Slurm."""
     forged = STATE / "forged"
-    spec = importlib.util.spec_from_file_location("forged_setup", FORGED)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.forge_commands(forged)
+    forge_slurm(forged)
     network = Network()
     network.up()
     namespace = network.join("portal", "10.0.0.1")

@@ -19,8 +19,8 @@ options:
     required: true
   wanted:
     description:
-      - Name to value. A number is the least that is accepted, a larger one stays. A list is what must be among the words
-        of the setting, others stay. A text is the value itself.
+      - Name to value. A number is the least that is accepted, a larger one stays. A list is what must be among the
+        words of the setting, others stay. A text is the value itself.
     type: dict
     required: true
 """
