@@ -9,13 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import PurePosixPath
 
-<<<<<<< HEAD
 from carme_hub._version import __version__
-=======
->>>>>>> issue-18-r4
 from carme_hub.activity.settings import MINUTES_PATH
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import license_argument
@@ -27,8 +23,6 @@ from carme_hub.node import program
 #: The version of the data document and of what its programs say to the hub. A hub understands sessions with the
 #: documents of the last two releases (tests/unit/spawners/test_earlier_documents.py).
 DATA_VERSION = 1
-#: The release whose programs a session has.
-RELEASE = version("carme-hub")
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = program("batch_script")
 #: The supervisor of the container and of each rank; part of the data document.
@@ -344,7 +338,7 @@ def _document(
     files["singleuser.json"] = {"mode": 0o600, "text": json.dumps(singleuser)}  # the batch script only writes it
     document = {
         "version": DATA_VERSION,
-        "release": RELEASE,
+        "release": __version__,
         "session": session,
         "user": owner.name,
         "session_folder": session_folder(owner, session),
