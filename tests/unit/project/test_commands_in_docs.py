@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from jupyterhub import orm
 from rig.command_line import CommandLine, line
 from rig.command_words import commands, commands_in, leaf, wrong
 
@@ -137,6 +138,11 @@ def site(line: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     (line.folder / "secrets").chmod(0o600)
     old = ROOT / "tests/foreign/sites/batchspawner_ssh/jupyterhub_config.py"
     (line.folder / "old_config.py").write_text(old.read_text())
+    rows = orm.new_session_factory(
+        f"sqlite:///{line.folder / 'state' / 'jupyterhub.sqlite'}"
+    )()  # as its first start does
+    rows.close()
+    rows.get_bind().dispose()
     capsys.readouterr()
     return line
 
