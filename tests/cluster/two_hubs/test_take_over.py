@@ -118,7 +118,8 @@ class Story:
         self.seconds.setdefault(how, []).append(seconds_to_serve(hosts, self.other, began))
         assert hub.run_cell("alice", self.kernel, "print(mark)").strip() == "42"
         click.served()
-        assert click.tries == 1 or how != "kill -9", f"no hub had received it: {click.said}\n{hosts.log('proxy')[-3000:]}"
+        lost = f"no hub had received it: {click.said}\n{hosts.log('proxy')[-3000:]}"
+        assert click.tries == 1 or how != "kill -9", lost
 
         def log() -> str:
             return hosts.log(active)[before:]
