@@ -273,7 +273,8 @@ class SetupApp(ConfiguredApp):
             return 0
         hub_user = answers.hub_user if os.geteuid() == 0 else ""
         config = Path(self.root) / config_file(answers).lstrip("/")
-        ours = AsHub(commands, config, hub_user, f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+        ours = AsHub(commands, config, hub_user, path, config.with_name("secrets"))
         doctor = await self.with_progress("asking the doctor", ours.doctor())
         print(doctor.out + doctor.err, end="")
         if not answers.test_user:

@@ -9,12 +9,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from rig.documented import BY_HAND, BY_SETUP, Instructions, NotUnderstood, Step, read, set_in
 
+from carme_hub.cli.setup.answers import from_document
+
 ROOT = Path(__file__).resolve().parents[3]
-#: Folders and files that Debian has, or that its packages bring.
-OF_DEBIAN = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/etc/systemd/system", "/etc/sudoers.d", "/usr/local/etc", "/dev/")
-OF_DEBIAN += ("/root", "/etc/nginx/conf.d")
+#: Folders that Debian has, or that its packages bring; and those of which it has whatever a step uses.
+FOLDERS = {"/opt", "/root", "/etc/systemd/system", "/etc/sudoers.d", "/usr/local/etc", "/etc/nginx/conf.d"}
+OF_DEBIAN = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/dev/")
 #: Programs in the installation's folder that pip and other packages bring.
 OF_PACKAGES = ("pip", "python", "jupyterhub")
 #: What `carme-hub setup` writes and a later step uses.
@@ -78,7 +81,7 @@ def missing(instructions: Instructions) -> list[str]:
         for path in sorted(needed - makes):
             known = there | makes
             folders = {str(Path(each).parent) for each in known}
-            if path in known or path in folders or path.startswith(OF_DEBIAN) or path == "/opt":
+            if path in known or path in folders or path in FOLDERS or path.startswith(OF_DEBIAN):
                 continue
             if path.startswith(f"{VENV}/") and VENV in known and in_the_wheel(path):
                 continue
@@ -95,6 +98,8 @@ def test_every_block_is_a_script_of_bash_or_a_file_of_python(instructions: Instr
             assert done.returncode == 0, f"{step.place}: {done.stderr}"
         elif step.path.endswith(".py"):
             compile(step.text, step.place, "exec")
+        elif step.path.endswith(".yaml"):
+            assert from_document(yaml.safe_load(step.text), step.place), step.place
         elif step.way == "set in":
             assert all(re.fullmatch(r"\w+=\S+", line) for line in step.text.splitlines()), step.place
 
