@@ -144,6 +144,8 @@ def act(slurm: Slurm, found: "List[Finding]", state: "Dict[str, Any]", good_runs
         reason = (PREFIX + "; ".join(failed))[:MOST_REASON]
         if slurm.ours and slurm.node.get("Reason") == reason:
             return "It stays drained."
+        if not slurm.read():  # the checks took a while, and an administrator may have acted meanwhile
+            return "Slurm does not answer. Nothing was changed."
         down = slurm.node.get("State", "").upper().startswith("DOWN")
         if not slurm.ours and (slurm.drained or down):
             return "It is out of service already, and is left as it is."

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+#: The two ways of an installation.
+BY_HAND, BY_SETUP = "howto/real-site.md#by-hand", "howto/real-site.md#by-one-command"
 MACHINES = ("hub", "controller", "nodes")
 WAYS = ("file", "add to", "set in")
 _MARK = re.compile(r"^\s*<!-- ((?:on|then|given|not run): .*) -->\s*$")
@@ -57,21 +59,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The steps of a page in order, those of other pages where it leads to them; and what a site has before."""
+    """The steps of a section in order, those of others where it leads to them; and what a site has before."""
 
     steps: tuple[Step, ...]
     given: tuple[str, ...]
 
 
-def read(page: str = "howto/real-site.md", docs: Path = DOCS) -> Instructions:
-    """Return what a page says, up to its first heading.
+def read(where: str, docs: Path = DOCS) -> Instructions:
+    """Return what a section says.
+
+    Args:
+        where: ``page.md#section``; without a section it is what comes before the page's first one.
 
     Raises:
-        NotUnderstood: a block without a mark, a mark without a block, an unknown machine or section.
+        NotUnderstood: a block without a mark, a mark without a block, an unknown machine or section; or there is no step.
     """
     steps: list[Step] = []
     given: list[str] = []
-    _read(docs, page, "", steps, given, ())
+    page, _, section = where.partition("#")
+    _read(docs, page, section, steps, given, ())
+    if not steps:
+        raise NotUnderstood(f"{where} has no block that runs")
     return Instructions(tuple(steps), tuple(given))
 
 

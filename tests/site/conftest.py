@@ -7,21 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 from machines import only_one
-from rig.documented import read
 from second_site import SecondSite
 from trees import say
 
 
 @pytest.fixture(scope="session")
 def second_site() -> Iterator[SecondSite]:
-    """Return the site with the hub that the docs install; everything is gone afterwards."""
+    """Return the site with the hub that the docs install by hand; everything is gone afterwards."""
     if os.geteuid() != 0:
         raise pytest.UsageError("tests/site boots machines: run it as root")
     with only_one():
-        site = SecondSite(read())
+        site = SecondSite()
         try:
             site.build()
-            site.follow()
+            site.follow(site.by_hand)
             yield site
         finally:
             site.tear_down()

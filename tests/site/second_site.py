@@ -1,4 +1,4 @@
-"""The site as its administrator built it, before anybody thought of a hub; and the hub, as the docs say.
+"""The site as its administrator built it, before anybody thought of a hub; and the hub, as the docs say in either way.
 
 Machines: portal (for the hub), controller (slurmctld, slurmdbd, MariaDB, slapd), gpu01 and gpu02 (slurmd). Users are in
 LDAP alone. /home, /opt/images and /etc/slurm are folders of this machine, bound in the place of NFS. A GPU is a device
@@ -7,6 +7,7 @@ file without a driver: what a job may open is real, what is behind it is nothing
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -17,13 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from machines import PREFIX, STATE, Machine, Network, remove_all, wait_for
-from rig.documented import Instructions, Step, set_in
+from rig.documented import BY_HAND, BY_SETUP, Instructions, Step, read, set_in
 from trees import NPM, OUR_WHEEL, WHEELS, layers, npm_packages, run, say, wheel, wheels
 
 FILES = Path(__file__).parent / "administrator"
 ADDRESSES = {"portal": "10.0.0.1", "controller": "10.0.0.2", "gpu01": "10.0.0.11", "gpu02": "10.0.0.12"}
 VISITOR, VISITOR_ADDRESS = "visitor", "10.0.0.100"
-USERS = {"marie": 5001, "pierre": 5002}
+#: The hub's name in browsers, where it has one.
+NAME = "hub.example.org"
+USERS = {"alice": 5001, "pierre": 5002}
 #: Major number of character devices for local use (Linux's devices.txt).
 LOCAL_USE = 120
 
@@ -33,10 +36,14 @@ class SecondSite:
     """The running site.
 
     Attributes:
+        by_hand, by_setup: what the docs say. done: what of it was done. url: the hub's.
         machines: by name. password: of all users. seconds: how long each part took.
     """
 
-    instructions: Instructions
+    by_hand: Instructions = field(default_factory=lambda: read(BY_HAND))
+    by_setup: Instructions = field(default_factory=lambda: read(BY_SETUP))
+    done: list[Step] = field(default_factory=list)
+    url: str = f"https://{ADDRESSES['portal']}"
     machines: dict[str, Machine] = field(default_factory=dict)
     password: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     seconds: dict[str, float] = field(default_factory=dict)
@@ -91,8 +98,9 @@ class SecondSite:
         return layers(role, self._documented(role, "apt-get"))
 
     def _documented(self, role: str, command: str) -> list[str]:
-        """Return what the docs write after ``COMMAND install`` for a kind of machine."""
-        lines = [line for step in self.instructions.steps if role in step.machines for line in step.text.splitlines()]
+        """Return what the docs write after ``COMMAND install`` for a kind of machine, in either way."""
+        steps = [step for step in (*self.by_hand.steps, *self.by_setup.steps) if role in step.machines]
+        lines = [line for step in dict.fromkeys(steps) for line in step.text.splitlines()]
         return [line.removeprefix(f"{command} install ") for line in lines if line.startswith(f"{command} install ")]
 
     def _shared(self) -> dict[str, dict[Path, str]]:
@@ -145,7 +153,7 @@ class SecondSite:
         public = (controller / "etc/ssh/ssh_host_ed25519_key.pub").read_text()
         (hub / "root/.ssh/known_hosts").write_text(f"controller {public}")
         (hub / "etc/carme-hub").mkdir()
-        subject = ("-subj", "/CN=portal", "-addext", "subjectAltName=IP:10.0.0.1,DNS:portal")
+        subject = ("-subj", "/CN=portal", "-addext", f"subjectAltName=IP:10.0.0.1,DNS:{NAME}")
         certificate, secret = hub / "etc/carme-hub/hub.pem", hub / "etc/carme-hub/hub.key"
         kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
         run("openssl", "req", "-x509", *kind, *subject, "-keyout", secret, "-out", certificate)
@@ -179,12 +187,12 @@ class SecondSite:
         controller = self.controller
         controller.run("systemctl restart slurmdbd")
         controller.run("until sacctmgr -i add cluster mycluster; do sleep 1; done", limit=90)
-        controller.run("sacctmgr -i add account physics; sacctmgr -i add user name=marie account=physics")
+        controller.run("sacctmgr -i add account physics; sacctmgr -i add user name=alice account=physics")
         controller.run("systemctl restart slurmctld")
         for node in self.nodes:
             node.run("install -d /var/lib/slurm/slurmd /var/log/slurm; systemctl restart slurmd")
         wait_for(self.nodes_are_idle, 90, "the nodes to be idle", lambda: controller.run("sinfo -N -l; sinfo -R"))
-        ids = {machine.name: machine.run("id -u marie; id -Gn marie") for machine in self.machines.values()}
+        ids = {machine.name: machine.run("id -u alice; id -Gn alice") for machine in self.machines.values()}
         assert len(set(ids.values())) == 1, ids
 
     def nodes_are_idle(self) -> bool:
@@ -193,16 +201,34 @@ class SecondSite:
 
     # -- the docs -------------------------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Do what the docs say, and nothing else."""
-        for step in self.instructions.steps:
+    def follow(self, instructions: Instructions) -> None:
+        """Do what the docs say, and nothing else; what was done already is not done again."""
+        for step in instructions.steps:
+            if step in self.done:
+                continue
             began = time.monotonic()
             first = step.text.strip().splitlines()[0]
             say(f"{step.place} on {' and '.join(step.machines)}: {step.path or first[:70]}")
             for kind in step.machines:
                 for machine in self.of(kind):
                     self._do(step, machine)
+            self.done.append(step)
             self.seconds[step.place] = time.monotonic() - began
+
+    def begin_again(self) -> None:
+        """Have the hub's machine as it was prepared, and the hub under its name."""
+        self.hub.run(
+            "systemctl disable --now carme-hub carme-hub-proxy\n"
+            "rm /etc/systemd/system/carme-hub*.service /etc/sudoers.d/carme-hub /etc/carme-hub/jupyterhub_config.py\n"
+            "rm -r /usr/local/libexec /usr/local/etc/carme-* /var/lib/carme-hub\n"
+            "chown root: /etc/carme-hub/hub.key; chmod 600 /etc/carme-hub/hub.key; systemctl daemon-reload"
+        )
+        self.done = [step for step in self.done if step in self.by_setup.steps]
+        self.url = f"https://{NAME}"
+
+    def said(self, machine: Machine) -> str:
+        """Return what the documented commands printed on a machine."""
+        return (STATE / machine.name / "installation.log").read_text()
 
     def _do(self, step: Step, machine: Machine) -> None:
         if step.way == "run":
@@ -229,12 +255,32 @@ class SecondSite:
         authority = str(self.hub.root / "etc/carme-hub/hub.pem")
         namespace = f"--net=/run/netns/{PREFIX}{VISITOR}"
         environ = {"PATH": os.environ["PATH"], "PASSWORD": self.password, "TOKEN": token}
+        environ[NAME] = ADDRESSES["portal"]
         program = Path(__file__).with_name("visitor.py")
-        return run(
-            *("nsenter", namespace, sys.executable, program, f"https://{ADDRESSES['portal']}", authority, *argv),
-            env=environ,
-            timeout=300,
-        )
+        argv = ("nsenter", namespace, sys.executable, str(program), self.url, authority, *argv)
+        return run(*argv, env=environ, timeout=300)
+
+    def token(self, user: str) -> str:
+        """Return a token of a user, who logs in by the page as soon as that is there."""
+        self.wait_for_page()
+        answer = json.loads(self.visit("token", user))
+        assert set(answer) == {"token"}, (answer, self.journal())
+        return str(answer["token"])
+
+    def wait_for_page(self) -> None:
+        """Wait until people can log in."""
+        fetch = "import ssl, urllib.request as u; c = ssl.create_default_context(cafile='/etc/carme-hub/hub.pem'); "
+        fetch += f"print(u.urlopen('{self.url}/hub/login', context=c).read().decode())"
+
+        def is_there() -> bool:
+            done = self.hub.try_run(f'/opt/carme-hub/bin/python -c "{fetch}"')
+            return done.returncode == 0 and "<form" in done.stdout
+
+        wait_for(is_there, 60, "the login page", self.journal)
+
+    def journal(self) -> str:
+        """Return the end of what hub and proxy said."""
+        return self.hub.try_run("journalctl --no-pager -n 60 -u carme-hub -u carme-hub-proxy").stdout
 
     # -- the end --------------------------------------------------------------------------------------------------
 

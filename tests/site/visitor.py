@@ -4,7 +4,8 @@
 - ``start USER OPTIONS``: start a server with these options (JSON), wait for it, and print its model;
 - ``cell USER CODE``: run code in a new kernel and print what it prints; ``stop USER``: stop the server, and wait.
 
-It runs in a process of its own, because only a process can be in another network than this one's.
+It runs in a process of its own, because only a process can be in another network than this one's. A variable of the
+environment that has the hub's name has its address, as a name service would.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 import time
 import uuid
@@ -83,14 +85,14 @@ class Visitor:
         kernel = self.api("POST", f"/user/{user}/api/kernels", {"name": "python3"})["id"]
         address = f"{self.url.replace('https', 'wss', 1)}/user/{user}/api/kernels/{kernel}/channels"
         headers = {"Authorization": f"token {os.environ['TOKEN']}"}
-        socket = await websocket_connect(HTTPRequest(address, headers=headers, ca_certs=self.authority))
+        channels = await websocket_connect(HTTPRequest(address, headers=headers, ca_certs=self.authority))
         id = uuid.uuid4().hex
         header = {"msg_id": id, "msg_type": "execute_request", "username": user, "session": id, "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
         message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-        await socket.write_message(json.dumps(message))
+        await channels.write_message(json.dumps(message))
         printed = ""
-        while raw := await socket.read_message():
+        while raw := await channels.read_message():
             answer = json.loads(raw)
             if answer.get("parent_header", {}).get("msg_id") != id:
                 continue
@@ -99,13 +101,24 @@ class Visitor:
             elif answer["msg_type"] == "error":
                 printed += "\n".join(answer["content"]["traceback"])
             elif answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
-                socket.close()
+                channels.close()
                 return printed
         raise SystemExit("the kernel's connection closed")
 
 
+def know_names() -> None:
+    """Resolve names by this process's environment."""
+    resolve = socket.getaddrinfo
+
+    def known(host: Any, *more: Any, **options: Any) -> Any:
+        return resolve(os.environ.get(str(host), host), *more, **options)
+
+    socket.getaddrinfo = known
+
+
 def main(url: str, authority: str, action: str, user: str, *words: str) -> None:
     """Do one thing and print the answer."""
+    know_names()
     visitor = Visitor(url, authority)
     if action == "token":
         print(json.dumps(visitor.token(user)))

@@ -226,8 +226,10 @@ class NodeSteps:
 
     async def _resume(self, one: NodeProgress, ending: bool) -> NodeProgress:  # noqa: ARG002
         row, words, now = await self._hub.node(one.node), one.words, self._now()
+        if row is None:
+            return await self._failed(one, "Slurm has no such node any more")
         settling = bool(one.resumed) and now < one.resumed + SETTLE_SECONDS
-        if row is not None and row.drained and self._is_ours(row):
+        if row.drained and self._is_ours(row):
             if settling:
                 return one
             await self._call_off(one)
@@ -236,9 +238,9 @@ class NodeSteps:
             return replace(one, resumed=self._now())
         if not one.resumed:
             await self._call_off(one)
-        if row is not None and row.drained:
+        if row.drained:
             words = f"{words + '; ' if words else ''}it stays drained, by somebody else: {row.why}"
-        elif one.then is Stage.DONE and row is not None and not row.is_well:
+        elif one.then is Stage.DONE and not row.is_well:
             if settling:
                 return one
             return await self._failed(one, f"Slurm shows it as {' '.join(row.state)} after it was resumed")

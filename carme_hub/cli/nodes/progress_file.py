@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,15 @@ class ProgressFolder:
         new.replace(self.path / PROGRESS)
 
     def lock(self) -> bool:
-        """Make the folder, and take its lock until this process ends; return False where another process has it."""
+        """Make the folder, and take its lock until this process ends; return False where another process has it.
+
+        Raises:
+            ConfigError: the folder was there, and others may write in it: they could have made up what is in it.
+        """
         self.path.mkdir(mode=0o700, exist_ok=True)
+        status = self.path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise ConfigError(f"{self.path} must be a folder of yours that others cannot enter: chown and chmod 700 it")
         file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ from .find import find, look_at_nodes, with_image
 from .plan import Sources, config_file, offered, site_files, units
 from .questions import BEFORE_NODES, BEFORE_SLURM, QUESTIONS, TEXTS, Question, words
 from .report import found_text, left_to_do, sessions_table
-from .services import Units, missing_programs, runs_systemd, wait_until_ready
+from .services import Units, make_state_folder, missing_programs, runs_systemd, wait_until_ready
 from .trial import AsHub, try_each
 
 #: Seconds for one answer of Slurm.
@@ -182,7 +182,9 @@ class SetupApp(ConfiguredApp):
         """Show and write; return what was written, None where it was not confirmed."""
         changes = disk.compare(files)
         todo = [each for each in changes if each.state in (State.NEW, State.OURS, State.LEFT)]
-        todo += self._changed([each for each in changes if each.state is State.CHANGED and each.wanted is not None])
+        todo += self._changed(
+            [each for each in changes if each.state is State.CHANGED and each.wanted is not None], disk.shared
+        )
         if not todo:
             disk.keep(changes, remembered)
             print("nothing to do")
@@ -201,18 +203,22 @@ class SetupApp(ConfiguredApp):
         disk.keep(changes, remembered)
         return todo
 
-    def _changed(self, changes: Sequence[Change]) -> list[Change]:
-        """Show files that a person has changed, and return those that may be written nevertheless."""
+    def _changed(self, changes: Sequence[Change], shared: Mapping[str, str]) -> list[Change]:
+        """Show files that a person has changed, and return those that may be written nevertheless.
+
+        Args:
+            shared: path to the name of another hub here whose file it is.
+        """
         chosen = []
         for each in changes:
             print(each.diff)
-            gone = "removed" if each.now is None else "changed"
+            said = f"was {'removed' if each.now is None else 'changed'} by a person"
+            if each.path in shared:
+                said = f"is the hub {shared[each.path]}'s (a folder of its own for this one: --libexec)"
             if not self.force and (self.yes or self.no_input or not sys.stdin.isatty()):
-                print(f"{each.path} was {gone} by a person and stays so; --force writes it\n")
+                print(f"{each.path} {said} and stays so; --force writes it\n")
                 continue
-            question = (
-                f"{each.path} was {gone} by a person. Write it? What is there now is kept as {each.path}~. [y/N] "
-            )
+            question = f"{each.path} {said}. Write it? What is there now is kept, with ~ at the end. [y/N] "
             if self.force or input(question).strip().lower() in ("y", "yes"):
                 chosen.append(each)
         return chosen
@@ -225,6 +231,8 @@ class SetupApp(ConfiguredApp):
             return 0
         for each in changes:
             print(f"remove {each.path}" if each in ours else f"stays  {each.path}  (a person has changed it)")
+        for path in sorted(disk.shared.keys() & disk.record.files.keys()):
+            print(f"stays  {path}  (the hub {disk.shared[path]} needs it)")
         data = disk.record.answers.get("state_folder") or f"/var/lib/{site}"
         print(f"stays  {data}  (databases, secrets, certificates)")
         if self.no_input and not self.yes:
@@ -250,19 +258,23 @@ class SetupApp(ConfiguredApp):
         lacking = missing_programs(facts.programs)
         started = bool(written) and self._here and runs_systemd() and not lacking
         url = f"http://127.0.0.1:{answers.public_port}"
+        named = Units(commands, units(answers))
         if started:
-            await self._start(Units(commands, units(answers)), answers, written, url)
-        elif written and self._here:
-            self.note(
-                f"Not started: {', '.join(lacking)} missing." if lacking else "Not started: there is no systemd here."
-            )
+            make_state_folder(answers.state_folder, answers.hub_user)
+            await self._start(named, answers, written, url)
+        elif self._here and runs_systemd() and not await named.run():
+            first = f"install {' and '.join(lacking)}, then: " if lacking else ""
+            self.note(f"The hub does not run: {first}systemctl enable --now {named.proxy} {named.hub}")
+        elif written and self._here and not runs_systemd():
+            self.note("Not started: there is no systemd here.")
         if written:
             print(left_to_do(facts, answers))
         if self.no_test or not (self.test or started):
             return 0
         hub_user = answers.hub_user if os.geteuid() == 0 else ""
         config = Path(self.root) / config_file(answers).lstrip("/")
-        ours = AsHub(commands, config, hub_user, f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+        ours = AsHub(commands, config, hub_user, path, config.with_name("secrets"))
         doctor = await self.with_progress("asking the doctor", ours.doctor())
         print(doctor.out + doctor.err, end="")
         if not answers.test_user:

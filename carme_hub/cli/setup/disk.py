@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,6 +65,10 @@ class Disk:
     Args:
         root: ``/`` for this machine. folder: the folder of the configuration, seen from the root, which has the record.
 
+    Attributes:
+        shared: paths that setup has written for other hubs too (the helpers, as a rule), and the name of one of these.
+            They are never removed.
+
     Raises:
         ConfigError: the record cannot be trusted or understood.
     """
@@ -74,6 +78,7 @@ class Disk:
         self._folder = folder
         self._record_file = self._at(f"{folder}/{RECORD}")
         self.record = Record.load(self._record_file)
+        self.shared = self._of_other_hubs()
 
     def compare(self, files: Iterable[File]) -> list[Change]:
         """Return a change for each wanted file, and for each that setup wrote and that is not wanted any more."""
@@ -82,9 +87,13 @@ class Disk:
         return found + [change for change in self.removals() if change.path not in wanted]
 
     def removals(self) -> list[Change]:
-        """Return a change for each file that setup wrote and that is still there."""
-        found = [self._change(path, None) for path in self.record.files]
+        """Return a change for each file that setup wrote, that is still there, and that no other hub needs."""
+        found = [self._change(path, None) for path in self.record.files if path not in self.shared]
         return [change for change in found if change.now is not None]
+
+    def _of_other_hubs(self) -> dict[str, str]:
+        others = [file for file in sorted(self._at("/etc").glob(f"*/{RECORD}")) if file != self._record_file]
+        return {path: file.parent.name for file in others for path in Record.load(file).files}
 
     def _change(self, path: str, file: File | None) -> Change:
         now, mode = self._read(path)
@@ -125,7 +134,8 @@ class Disk:
         sudo, systemd and logrotate ignore files with such names.
 
         Raises:
-            ConfigError: visudo refuses the rules of sudo; nothing was written.
+            ConfigError: visudo refuses the rules of sudo, and nothing was written; or a file is not any more what was
+                shown, and it and what comes after it were not.
         """
         for change in changes:
             self._check_sudoers(change)
@@ -166,6 +176,8 @@ class Disk:
 
     def _make(self, change: Change) -> str:
         file = self._at(change.path)
+        if self._read(change.path) != (change.now, change.now_mode):
+            raise ConfigError(f"{change.path} was changed a moment ago, after it was shown. Run setup again.")
         if change.wanted is None:
             file.unlink(missing_ok=True)
             self.record.files.pop(change.path, None)
@@ -173,8 +185,7 @@ class Disk:
         self._folder_of(file)
         kept = ""
         if change.state is State.CHANGED and change.now is not None:
-            kept = f" (yours is now {change.path}~)"
-            shutil.copy2(file, file.with_name(f"{file.name}~"), follow_symlinks=False)
+            kept = f" (yours is now {Path(change.path).parent / self._keep(file)})"
         new = file.with_name(f"{file.name}.new~")
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -187,6 +198,17 @@ class Disk:
             os.fsync(descriptor)
         new.replace(file)
         return f"wrote {change.path}{kept}"
+
+    @staticmethod
+    def _keep(file: Path) -> str:
+        """Give a file a second name, which stays when it is replaced, and return that; no earlier one is lost."""
+        for name in itertools.chain([f"{file.name}~"], (f"{file.name}.{number}~" for number in itertools.count(2))):
+            try:
+                os.link(file, file.with_name(name), follow_symlinks=False)
+            except FileExistsError:
+                continue
+            return name
+        raise AssertionError("names do not end")
 
     def _folder_of(self, file: Path) -> None:
         """Make the folders above a file, which everybody may enter and only their owner change."""

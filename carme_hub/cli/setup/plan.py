@@ -131,7 +131,7 @@ class _Renderer:
             "bin": sources.bin,
             "path": f"{sources.bin}:{_PATH}",
             "state": _state(answers.state_folder),
-            "protect_home": "read-only" if sources.bin.startswith(("/home/", "/root/")) else "yes",
+            "protect_home": "read-only" if _in_a_home(sources.bin) or _in_a_home(answers.state_folder) else "yes",
             "hub_group": facts.hub_group or answers.hub_user,
             "hub_host": _in_url(answers.hub_address),
             "alt_name": _alt_name(answers.hub_address),
@@ -152,6 +152,11 @@ def _state(folder: str) -> str:
     if name == folder:
         return f"ReadWritePaths={folder}"
     return f"StateDirectory={name}\nStateDirectoryMode=0700"
+
+
+def _in_a_home(path: str) -> bool:
+    """Return whether ``ProtectHome=yes`` would hide a path."""
+    return path.startswith(("/home/", "/root/", "/run/user/"))
 
 
 def _image(facts: Facts, answers: Answers) -> dict[str, Any]:

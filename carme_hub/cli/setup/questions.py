@@ -19,7 +19,7 @@ from .facts import Facts
 
 Given = Mapping[str, str]
 #: Files of units and of sudoers take these names alike; sudo ignores names with a dot or a tilde.
-_UNIT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}")
+_UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,60}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
@@ -107,9 +107,12 @@ def _yes_or_no(_facts: Facts, _given: Given, text: str) -> str:
     return "" if text.lower() in (*YES, *NO) else f"{text!r}: write yes or no"
 
 
-def _port(_facts: Facts, _given: Given, text: str) -> str:
+def _port(_facts: Facts, given: Given, text: str) -> str:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    return "" if 1024 <= number <= 65535 else f"{text!r}: write a port from 1024 to 65535"
+    if not 1024 <= number <= 65535:
+        return f"{text!r}: write a port from 1024 to 65535"
+    taken = [name for name in ("hub_port", "public_port") if given.get(name) == text]
+    return f"{text}: {taken[0]} is that port already" if taken else ""
 
 
 def _address(_facts: Facts, _given: Given, text: str) -> str:
@@ -198,7 +201,7 @@ QUESTIONS: tuple[Question, ...] = (
         "site",
         "Name of the units, of the folders below /etc and /var/lib, and of the files in /etc: one for each hub here.",
         _fixed("carme-hub"),
-        _like(_UNIT, "systemd and sudo take letters, digits, - and _ here"),
+        _like(_UNIT, "systemd and sudo take letters, digits, - and _ here, a letter first"),
         asked=False,
     ),
     Question("hub_user", "The user that the hub runs as.", _fixed("carme-hub"), _user, asked=False),

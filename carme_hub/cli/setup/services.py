@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pwd
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +43,14 @@ class Units:
         """Restart the hub and not the proxy: sessions and open notebooks continue."""
         await self._systemctl("daemon-reload")
         await self._systemctl("enable", "--now", self.proxy)
+        await self._systemctl("enable", self.hub)
         await self._systemctl("restart", self.hub)
+
+    async def run(self) -> bool:
+        """Return whether both run, or begin to."""
+        answer = await self._commands.run(["systemctl", "is-active", self.hub, self.proxy], timeout=_SYSTEMCTL_LIMIT)
+        states = answer.out.split()
+        return len(states) == 2 and set(states) <= {"active", "activating", "reloading"}
 
     async def end(self) -> None:
         """End both, and start neither with the machine. Sessions continue until their jobs end."""
@@ -77,6 +86,16 @@ async def wait_until_ready(url: str, limit: float = _READY_LIMIT) -> float:
                 said = str(error) or type(error).__name__
             await asyncio.sleep(0.3)
     raise CarmeError(f"{url}/hub/login is not there after {limit:.0f} s ({said})")
+
+
+def make_state_folder(folder: str, user: str) -> None:
+    """Make the state folder where it is missing and systemd does not: it makes those below /var/lib (StateDirectory=)."""
+    path = Path(folder)
+    if folder.startswith("/var/lib/") or path.exists():
+        return
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700)
+    shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
 
 
 def missing_programs(programs: Sequence[str] | frozenset[str]) -> list[str]:

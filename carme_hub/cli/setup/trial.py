@@ -53,11 +53,12 @@ class AsHub:
 
     Args:
         user: "" = the user who runs setup. path: PATH for them.
+        secrets: file with the hub's further variables, which need not be there.
     """
 
-    def __init__(self, commands: Commands, config: Path, user: str, path: str) -> None:
+    def __init__(self, commands: Commands, config: Path, user: str, path: str, secrets: Path) -> None:
         self._commands, self._config, self._user = commands, config, user
-        self._environment = {**commands.environment(), "PATH": path}
+        self._environment = {**commands.environment(), **variables(secrets), "PATH": path}
 
     async def doctor(self) -> Answer:
         """Return what the doctor says of the configuration; its exit status is the doctor's."""
@@ -74,6 +75,17 @@ class AsHub:
     async def _run(self, *words: str) -> Answer:
         argv = [sys.executable, *words]
         return await self._commands.run(argv, environ=self._environment, user=self._user, timeout=_LIMIT)
+
+
+def variables(file: Path) -> dict[str, str]:
+    """Return the variables that a unit gets by ``EnvironmentFile=``: lines ``NAME=value``, in quotes or not."""
+    found = {}
+    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+        name, is_one, value = (part.strip() for part in line.partition("="))
+        if is_one and not name.startswith(("#", ";")):
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            found[name] = value[1:-1] if quoted else value
+    return found
 
 
 async def try_each(

@@ -25,6 +25,8 @@ node = json.load(open(file))
 if node.get("silent"):
     sys.exit(1)
 if sys.argv[1] == "show":
+    if "later" in node:  # what the next question finds
+        json.dump({{**node, "reason": node["later"]}}, open(file, "w"))
     reason = " Reason=%s [root@1795228267]" % node["reason"] if node["reason"] else ""
     print("NodeName=n1 Gres=%s RealMemory=%s State=%s Partitions=main%s Comment=x" % (
         node["gres"], node["memory"], node["state"], reason))
@@ -134,6 +136,14 @@ def test_slurm_that_does_not_answer_means_that_nothing_is_done(node: NodeWithGpu
     assert (code, node.told) == (0, [])
     assert "unknown: Slurm does not answer" in said
     assert node.run("--show")[0] == 2
+
+
+def test_what_an_administrator_does_while_the_checks_run_counts(node: NodeWithGpus) -> None:
+    node.gpus("1 lost 1")
+    node.slurm(state="IDLE+DRAIN", reason="carme-health: 2 of 2 GPUs are lost", later="A fan fails")
+    code, said = node.run()
+    assert (code, node.told) == (0, []), said
+    assert "It is out of service already, and is left as it is." in said
 
 
 def test_an_old_xid_counts_until_somebody_resumes_the_node(node: NodeWithGpus) -> None:

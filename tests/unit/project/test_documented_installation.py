@@ -9,20 +9,26 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rig.documented import Instructions, NotUnderstood, Step, read, set_in
+import yaml
+from rig.documented import BY_HAND, BY_SETUP, Instructions, NotUnderstood, Step, read, set_in
+
+from carme_hub.cli.setup.answers import from_document
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Folders and files that Debian has, or that its packages bring.
-OF_DEBIAN = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/etc/systemd/system", "/etc/sudoers.d", "/usr/local/etc", "/dev/")
+#: Folders that Debian has, or that its packages bring; and those of which it has whatever a step uses.
+FOLDERS = {"/opt", "/root", "/etc/systemd/system", "/etc/sudoers.d", "/usr/local/etc", "/etc/nginx/conf.d"}
+OF_DEBIAN = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/dev/")
 #: Programs in the installation's folder that pip and other packages bring.
 OF_PACKAGES = ("pip", "python", "jupyterhub")
+#: What `carme-hub setup` writes and a later step uses.
+OF_SETUP = ("/etc/carme-hub/nginx.conf",)
 PATH = re.compile(r"(?<![\w.:/<-])/[\w.@-]+(?:/[\w.@-]+)*")
 VENV = "/opt/carme-hub"
 
 
-@pytest.fixture(scope="module")
-def instructions() -> Instructions:
-    return read()
+@pytest.fixture(scope="module", params=[BY_HAND, BY_SETUP])
+def instructions(request: pytest.FixtureRequest) -> Instructions:
+    return read(request.param)
 
 
 def commands(step: Step) -> list[list[str]]:
@@ -46,6 +52,8 @@ def made_by(step: Step) -> set[str]:
             made.add(last + Path(words[-2]).name if last.endswith("/") else last)
         elif program == "ln" or words[:3] == ["python3", "-m", "venv"]:
             made.add(last)
+        elif words[:2] == [f"{VENV}/bin/carme-hub", "setup"]:
+            made |= set(OF_SETUP)
     return made
 
 
@@ -73,7 +81,7 @@ def missing(instructions: Instructions) -> list[str]:
         for path in sorted(needed - makes):
             known = there | makes
             folders = {str(Path(each).parent) for each in known}
-            if path in known or path in folders or path.startswith(OF_DEBIAN) or path == "/opt":
+            if path in known or path in folders or path in FOLDERS or path.startswith(OF_DEBIAN):
                 continue
             if path.startswith(f"{VENV}/") and VENV in known and in_the_wheel(path):
                 continue
@@ -90,6 +98,8 @@ def test_every_block_is_a_script_of_bash_or_a_file_of_python(instructions: Instr
             assert done.returncode == 0, f"{step.place}: {done.stderr}"
         elif step.path.endswith(".py"):
             compile(step.text, step.place, "exec")
+        elif step.path.endswith(".yaml"):
+            assert from_document(yaml.safe_load(step.text), step.place), step.place
         elif step.way == "set in":
             assert all(re.fullmatch(r"\w+=\S+", line) for line in step.text.splitlines()), step.place
 
@@ -98,15 +108,28 @@ def test_what_a_step_uses_was_made_before_or_is_given(instructions: Instructions
     assert missing(instructions) == []
 
 
-@pytest.mark.parametrize("left_out", ["python3 -m venv", "libexec/carme-submit /usr", "image build", "install -d -o carme-hub"])
-def test_a_step_that_is_missing_is_found(instructions: Instructions, left_out: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "left_out"),
+    [
+        (BY_HAND, "python3 -m venv"),
+        (BY_HAND, "libexec/carme-submit /usr"),
+        (BY_HAND, "image build"),
+        (BY_HAND, "install -d -o carme-hub"),
+        (BY_SETUP, "python3 -m venv"),
+        (BY_SETUP, "image build"),
+        (BY_SETUP, "host: hub"),
+        (BY_SETUP, "carme-hub setup"),
+    ],
+)
+def test_a_step_that_is_missing_is_found(way: str, left_out: str) -> None:
+    instructions = read(way)
     assert any(left_out in step.text for step in instructions.steps)
     kept = tuple(step for step in instructions.steps if left_out not in step.text)
     assert missing(Instructions(kept, instructions.given)) != []
 
 
-def test_files_of_other_pages_come_where_the_page_leads_to_them(instructions: Instructions) -> None:
-    pages = [step.page for step in instructions.steps]
+def test_files_of_other_pages_come_where_the_page_leads_to_them() -> None:
+    pages = [step.page for step in read(BY_HAND).steps]
     assert set(pages) == {"howto/real-site.md", "howto/submit-as-the-user.md"}
     assert pages[0] == pages[-1] == "howto/real-site.md"
 
@@ -115,6 +138,7 @@ def test_files_of_other_pages_come_where_the_page_leads_to_them(instructions: In
     ("text", "why"),
     [
         ("```\ntrue\n```\n", "no comment says where"),
+        ("words\n", "has no block that runs"),
         ("<!-- on: hub, as: root -->\nwords\n", "stands before no block"),
         ("<!-- on: hub, as: root -->\n", "stands before no block"),
         ("<!-- on: moon, as: root -->\n```\ntrue\n```\n", "is not understood"),

@@ -170,6 +170,18 @@ async def test_nodes_that_somebody_else_drained_or_resumed_are_left_to_them(
     assert (site.ran, site.hub.nodes["n1"].why) == ([], "A fan fails (bob)")
 
 
+async def test_a_node_that_slurm_no_longer_has_is_not_said_to_be_updated(site: Site) -> None:
+    plan = site.plan(groups=[{"nodes": "n1"}])
+    node, site_nodes = site.hub.node, site.hub.nodes
+
+    async def forgets(name: str) -> NodeNow | None:
+        return None if "The node is well" in [words[1] for words in site.hub.done("note")] else await node(name)
+
+    site.hub.node = forgets  # type: ignore[method-assign]
+    assert await site.run(plan) == {"n1": "failed"}
+    assert site_nodes["n1"].why == "Update failed: Kernel: Slurm has no such node any more (ada)"
+
+
 async def test_a_hub_that_does_not_answer_is_waited_for_and_nothing_is_done_twice(site: Site) -> None:
     site.hub.occupy("n1", "alice", until_look=6)
     running = asyncio.create_task(site.run(site.plan(groups=[{"nodes": "n[1-2]"}], at_once=2)))

@@ -37,6 +37,8 @@ def test_all_that_is_missing_is_listed_at_once() -> None:
         ("partitions", "gpux", "there is no partition 'gpux'. Did you mean gpu? There are: all, cpu, gpu"),
         ("site", "my hub", "systemd and sudo take letters"),
         ("site", "hub.service", "systemd and sudo take letters"),
+        ("site", "2hub", "a letter first"),
+        ("public_port", "8081", "8081: hub_port is that port already"),
         ("hub_user", "Hub", "lower-case letters"),
         ("group", "domain users", "quoted in sudoers"),
         ("group", "a,ALL", "quoted in sudoers"),

@@ -108,6 +108,23 @@ def test_a_file_that_a_person_has_changed_is_shown_and_stays_without_force(line:
     assert config.with_name("jupyterhub_config.py~").read_text().endswith("# mine\n")
 
 
+def test_a_second_hub_has_the_helpers_of_the_first_and_does_not_take_them_away(line: CommandLine) -> None:
+    line.write()
+    second = ("--site", "hub2", "--hub-port", "9081", "--public-port", "9000", "--proxy-api-port", "9001")
+    code, out, _ = line.write(*second)
+    assert (code, "write  /usr/local/" in out) == (0, False), "what is there is right already"
+    code, out, _ = line.write(*second, "--group", "others")
+    helpers = "/usr/local/etc/carme-submit.json"
+    assert f"{helpers} is the hub carme-hub's (a folder of its own for this one: --libexec) and stays so" in out
+    assert '"gpu-users"' in line.files()[helpers[1:]]
+    code, out, _ = line.run("--site", "hub2", "--remove", "--yes")
+    assert f"stays  {helpers}  (the hub carme-hub needs it)" in out
+    assert {"usr/local/libexec/carme-submit", helpers[1:], CONFIG} <= line.files().keys()
+    assert "etc/systemd/system/hub2.service" not in line.files()
+    line.run("--remove", "--yes")
+    assert line.files() == {}
+
+
 def test_another_web_server_takes_the_file_of_the_first_away(line: CommandLine) -> None:
     line.write()
     assert "etc/carme-hub/nginx.conf" in line.files()

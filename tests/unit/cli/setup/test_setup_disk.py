@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,50 @@ def test_a_text_of_setups_own_is_replaced_and_a_persons_is_not(tmp_path: Path) -
     assert "-mine" in found.diff
     assert list(Disk(tmp_path, FOLDER).write([found], {})) == [f"wrote {UNIT} (yours is now {UNIT}~)"]
     assert (tmp_path / f"{UNIT[1:]}~").read_text() == "mine\n", "nothing is lost"
+
+
+def test_of_what_a_person_had_nothing_is_lost_when_it_is_written_over_twice(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT[1:]
+    for number, text in enumerate(("mine\n", "mine again\n")):
+        write(tmp_path, wanted(f"[Unit]\nA={number}\n"))
+        unit.write_text(text)
+        unit.chmod(0o600)
+    assert write(tmp_path, wanted())[0] == f"wrote {UNIT} (yours is now {UNIT}.2~)"
+    texts = {path.name: path.read_text() for path in unit.parent.iterdir()}
+    assert texts == {unit.name: "[Unit]\n", f"{unit.name}~": "mine\n", f"{unit.name}.2~": "mine again\n"}
+    assert (unit.parent / f"{unit.name}.2~").stat().st_mode & 0o777 == 0o600, "who could not read it still cannot"
+
+
+def test_what_a_person_writes_while_setup_asks_is_not_written_over(tmp_path: Path) -> None:
+    write(tmp_path, wanted())
+    disk = Disk(tmp_path, FOLDER)
+    changes = [each for each in disk.compare(wanted("[Unit]\nA=1\n")) if each.state is not State.SAME]
+    (tmp_path / UNIT[1:]).write_text("mine\n")
+    with pytest.raises(ConfigError, match=f"{UNIT} was changed a moment ago"):
+        list(disk.write(changes, {}))
+    assert (tmp_path / UNIT[1:]).read_text() == "mine\n"
+    with pytest.raises(ConfigError, match="was changed a moment ago"):
+        list(disk.remove([replace(each, wanted=None) for each in changes]))
+    assert states(tmp_path, wanted())[UNIT] is State.CHANGED
+
+
+def test_what_two_hubs_have_is_no_persons_and_goes_with_the_second_alone(tmp_path: Path) -> None:
+    helper = File("/usr/local/libexec/carme-submit", "#!/bin/sh\n", "helper", 0o755)
+    write(tmp_path, [*wanted(), helper])
+    second = Disk(tmp_path, "/etc/hub2")
+    assert second.shared[helper.path] == "carme-hub"
+    own = File("/etc/hub2/x", "x\n", "own")
+    changes = second.compare([own, helper])
+    assert [each.state for each in changes] == [State.NEW, State.SAME]
+    list(second.write(changes[:1], {}))
+    second.keep(changes, {})
+
+    second = Disk(tmp_path, "/etc/hub2")
+    assert [each.path for each in second.removals()] == [own.path], "the first hub needs the helper"
+    assert [each.path for each in second.compare([own])] == [own.path]
+    list(second.remove(second.removals()))
+    first = Disk(tmp_path, FOLDER)
+    assert helper.path in [each.path for each in first.removals()]
 
 
 def test_a_file_that_was_there_before_setup_is_a_persons(tmp_path: Path) -> None:

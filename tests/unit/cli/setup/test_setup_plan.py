@@ -18,6 +18,7 @@ from traitlets.config import PyFileConfigLoader
 from carme_hub.cli.setup.offers import profiles, smallest_session
 from carme_hub.cli.setup.plan import File, offered, site_files
 from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.paths import share_folder
 
 GOLDEN = Path(__file__).with_name("golden")
 SITES = {
@@ -50,6 +51,30 @@ def test_the_files_of_a_site_are_those_that_were_looked_at(site: str) -> None:
     if os.environ.get("CARME_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("name", ["carme-hub.service", "carme-hub-proxy.service"])
+def test_the_units_to_copy_by_hand_are_those_that_setup_writes(name: str) -> None:
+    """They come with the package for docs/howto/real-site.md, where the proxy has port 443. CARME_GOLDEN=1, as above."""
+    by_hand = site_files(facts(), replace(answers(), public_port=443), sources())
+    (text,) = [file.text for file in by_hand if file.path == f"/etc/systemd/system/{name}"]
+    kept = share_folder() / "systemd" / name
+    if os.environ.get("CARME_GOLDEN"):
+        kept.write_text(text)
+    assert text == kept.read_text()
+
+
+def test_a_proxy_has_the_right_to_a_low_port_only_where_it_uses_one() -> None:
+    assert "CAP_NET_BIND_SERVICE" not in files("sudo")["/etc/systemd/system/carme-hub-proxy.service"].text
+    low = (share_folder() / "systemd/carme-hub-proxy.service").read_text()
+    assert "\nAmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n" in low
+
+
+def test_a_state_folder_in_a_home_is_not_hidden_from_the_proxy() -> None:
+    found = site_files(facts(), answers(state_folder="/home/hub"), sources())
+    (text,) = [file.text for file in found if file.path.endswith("-proxy.service")]
+    assert "\nProtectHome=read-only\n" in text
+    assert "\nReadWritePaths=/home/hub\n" in text
 
 
 @pytest.mark.parametrize("site", SITES)
