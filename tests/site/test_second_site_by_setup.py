@@ -77,8 +77,15 @@ def test_another_answer_restarts_the_hub_under_the_session(site: SecondSite, tok
     assert site.controller.run("squeue -h -o %A").split() == [job]
 
 
-def test_it_takes_itself_away_and_leaves_data_and_what_a_person_has_written(site: SecondSite, token: str) -> None:
+def test_the_audit_log_is_rotated_and_the_hub_goes_on_in_the_new_one(site: SecondSite, token: str) -> None:
+    site.hub.run("logrotate --force /etc/logrotate.d/carme-hub")
+    log = "/var/lib/carme-hub/audit.jsonl"
+    assert site.hub.run(f"stat -c '%U %a %s' {log}; stat -c %U {log}.1").split() == ["carme-hub", "600", "0", "carme-hub"]
     site.visit("stop", USER, token=token)
+    assert USER in site.hub.run(f"cat {log}")
+
+
+def test_it_takes_itself_away_and_leaves_data_and_what_a_person_has_written(site: SecondSite, token: str) -> None:
     site.hub.write("/etc/carme-hub/site.py", "c = get_config()\n")
     before = paths(site)
     said = site.hub.run(f"{SETUP} --remove --no-input --yes")

@@ -30,7 +30,7 @@ SYSTEM = (
 )
 #: What an administrator had installed on each kind of machine.
 ROLES = {
-    "hub": ("openssh-client",),
+    "hub": ("openssh-client", "logrotate"),
     "controller": ("slurmctld", "slurmdbd", "mariadb-server", "slapd", "ldap-utils", "openssh-server"),
     "nodes": ("slurmd",),
 }

@@ -137,6 +137,19 @@ def test_the_status_is_shown_without_a_hub(plan: Path, capsys: pytest.CaptureFix
     store.unlock()
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o750])
+def test_progress_that_others_can_have_made_up_is_not_gone_on_with(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "update").mkdir()
+    (tmp_path / "update").chmod(mode)
+    with pytest.raises(ConfigError, match="must be a folder of yours that others cannot enter"):
+        ProgressFolder(tmp_path / "update").lock()
+    (tmp_path / "update").chmod(0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "update")
+    with pytest.raises(ConfigError, match="must be a folder of yours"):
+        ProgressFolder(tmp_path / "link").lock()
+    assert list((tmp_path / "update").iterdir()) == []
+
+
 def test_contradictions_on_the_command_line_are_refused(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(UpdateApp, capsys, str(plan), "--status", "--abort")[0] == 2
     code, said = run(UpdateApp, capsys, str(plan), "--hub", "http://127.0.0.1:9", "--yes")

@@ -54,7 +54,7 @@ async def test_a_restart_leaves_the_proxy_running_and_both_start_with_the_machin
 
 async def test_what_systemd_refuses_is_said_with_where_to_look(systemctl: Forge) -> None:
     with pytest.raises(CarmeError, match=r"unit is masked\. See: journalctl -u hub\.service -u proxy\.service"):
-        await systemctl("echo 'unit is masked.' >&2; exit 1").start()
+        await systemctl("echo 'unit is masked' >&2; exit 1").start()
 
 
 def test_the_state_folder_is_made_private_where_systemd_does_not_make_it(tmp_path: Path) -> None:
