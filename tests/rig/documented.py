@@ -8,8 +8,8 @@ A comment before a code block says where the block runs; who reads the page does
 - ``<!-- on: hub, set in: /path -->``: lines ``Name=value``, each in the place of the one that is there;
 - ``<!-- not run: reason -->``: a block that is not part of the installation.
 
-``<!-- then: page.md#section, … -->`` stands for the steps of those sections, and ``<!-- given: /path, … -->`` lists what a
-site has before. ``tests/site`` installs a site by these steps alone; a unit test checks them without one.
+``<!-- then: page.md#section, … -->`` stands for the steps of those sections, and ``<!-- given: /path, … -->`` lists
+what a site has before. ``tests/site`` installs a site by these steps alone; a unit test checks them without one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read(where: str, docs: Path = DOCS) -> Instructions:
         where: ``page.md#section``; without a section it is what comes before the page's first one.
 
     Raises:
-        NotUnderstood: a block without a mark, a mark without a block, an unknown machine or section; or there is no step.
+        NotUnderstood: a block without a mark, a mark without a block, an unknown machine or section; no step.
     """
     steps: list[Step] = []
     given: list[str] = []
@@ -157,7 +157,7 @@ def _anchor(heading: str) -> str:
 
 
 def set_in(text: str, lines: str) -> str:
-    """Return a file of lines ``Name=value`` in which these have replaced, without regard to case, those of their name."""
+    """Return a file of lines ``Name=value`` in which these have replaced those of their name, in any case."""
     for line in lines.splitlines():
         name = line.partition("=")[0]
         kept = [old for old in text.splitlines() if old.partition("=")[0].strip().lower() != name.lower()]

@@ -76,7 +76,8 @@ def _cgroups(name: str = "x") -> list[Path]:
             options = "" if kind.startswith("cgroup2 ") else kind.split()[-1].removeprefix("rw,")
             mounts[options] = Path(words.split()[4])
     ours = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    if len(ours) > 1:  # version 1, or both: those of version 2, and systemd's own, have no controllers, and are nspawn's
+    # Version 1, or both: those of version 2, and systemd's own, have no controllers, and are nspawn's.
+    if len(ours) > 1:
         ours = [(number, which, path) for number, which, path in ours if which and not which.startswith("name=")]
     return [mounts[which] / path.lstrip("/") / f"{PREFIX}{name}" for _, which, path in ours if which in mounts]
 
@@ -174,7 +175,7 @@ class Machine:
                 start_new_session=True,
             )
         wait_for(self._is_up, BOOT, f"{self.name} to boot", self.log)
-        # nspawn mounts the controllers of version 1 read-only. A machine may write its own, and only these are seen here.
+        # nspawn mounts the controllers of version 1 read-only. A machine may write its own, and sees no others.
         self.run("for place in $(findmnt -n -r -t cgroup -o TARGET); do mount -o remount,bind,rw $place; done")
 
     def _is_up(self) -> bool:
@@ -233,12 +234,9 @@ class Machine:
             self._nspawn.wait()
 
 
-def wait_for(
-    condition: Callable[[], bool], limit: float, what: str, explain: Callable[[], str] = lambda: ""
-) -> None:
+def wait_for(condition: Callable[[], bool], limit: float, what: str, explain: Callable[[], str] = lambda: "") -> None:
     """Wait until a condition holds; fail with a description."""
     deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, f"waited {limit:.0f} s for {what}\n{explain()}"
         time.sleep(0.2)
-

@@ -125,7 +125,8 @@ class SecondSite:
         ours.mkdir()
         built = wheel(ours)
         npm = STATE / "npm"
-        shutil.copytree(npm_packages(self._documented("hub", "npm"), self._layers("hub")), npm)  # npm writes into its cache
+        packages = npm_packages(self._documented("hub", "npm"), self._layers("hub"))
+        shutil.copytree(packages, npm)  # npm writes into its cache
         packages = {wheels(built): WHEELS, ours: OUR_WHEEL, npm: f"+{NPM}"}
         say(f"the package is {built.name}")
         everywhere = {homes: "+/home"}

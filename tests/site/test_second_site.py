@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
 from machines import wait_for
@@ -32,13 +31,13 @@ def token(second_site: SecondSite) -> str:
 
 
 @pytest.fixture(scope="module")
-def session(second_site: SecondSite, token: str) -> Iterator[str]:
+def session(second_site: SecondSite, token: str) -> str:
     """Return the job id of a session; it ends by itself where the last test did not stop it."""
     began = time.monotonic()
     second_site.visit("start", USER, json.dumps(OPTIONS), token=token)
     second_site.seconds["a session, from the click"] = time.monotonic() - began
     (job,) = second_site.controller.run("squeue -h -o %A").split()
-    yield job
+    return job
 
 
 def test_hub_and_proxy_run_under_systemd(second_site: SecondSite, token: str) -> None:

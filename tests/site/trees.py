@@ -1,4 +1,4 @@
-"""File systems of the site's machines, made once and kept: a Debian by debootstrap, and over it what each role installs.
+"""File systems of the site's machines, made once and kept: a Debian by debootstrap, and over it what each role has.
 
 A machine runs on an overlay: its own changes, the packages of its role, the system. What is kept has a digest of its
 recipe in its name, in the folder where this machine keeps container images as well. The site's network leads nowhere
@@ -117,7 +117,8 @@ def _lines_of(stanza: str) -> list[str]:
         return []
     key = f"[signed-by={words['signed-by']}] " if words.get("signed-by", "").startswith("/") else ""
     components = words.get("components", "")
-    return [f"deb {key}{uri} {suite} {components}" for uri in words["uris"].split() for suite in words["suites"].split()]
+    uris, suites = words["uris"].split(), words["suites"].split()
+    return [f"deb {key}{uri} {suite} {components}" for uri in uris for suite in suites]
 
 
 def _fill_system(tree: Path, sources: str) -> None:
@@ -183,7 +184,7 @@ def mount(lower: Sequence[Path], upper: Path, work: Path, root: Path) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Build the wheel of the working tree as it is, committed or not, the way `make release-check` does: by its sdist."""
+    """Build the wheel of the working tree as it is, committed or not, by its sdist, as `make release-check` does."""
     source, uv = folder / "source", Path(sys.executable).with_name("uv")
     listed = run("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     for name in filter(None, listed):
@@ -211,7 +212,7 @@ def wheels(ours: Path) -> Path:
 
 
 def npm_packages(documented: Sequence[str], hub: Sequence[Path]) -> Path:
-    """Return a cache of npm's with what the docs say after ``npm install`` and, in the file ``registry``, the address where it found them.
+    """Return a cache of npm's with what the docs say after ``npm install``; its file ``registry`` has their address.
 
     Debian's own npm fills it, in a copy of the hub's machine: what another release has cached, it does not find.
 

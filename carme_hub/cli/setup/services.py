@@ -89,7 +89,7 @@ async def wait_until_ready(url: str, limit: float = _READY_LIMIT) -> float:
 
 
 def make_state_folder(folder: str, user: str) -> None:
-    """Make the state folder where it is missing and systemd does not: it makes those below /var/lib (StateDirectory=)."""
+    """Make the state folder where it is missing and systemd does not make it, as it does below /var/lib."""
     path = Path(folder)
     if folder.startswith("/var/lib/") or path.exists():
         return

@@ -155,7 +155,8 @@ def test_a_page_that_leaves_something_open_is_refused(tmp_path: Path, text: str,
 
 def test_sections_stand_where_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(
-        "# Page\n<!-- given: /a, /b -->\n1. First\n   <!-- on: hub nodes, as: root -->\n   ```\n   one\n     two\n   ```\n"
+        "# Page\n<!-- given: /a, /b -->\n1. First\n   <!-- on: hub nodes, as: root -->\n"
+        "   ```\n   one\n     two\n   ```\n"
         "   <!-- then: page.md#more-of-it -->\n<!-- not run: an example -->\n```\nnever\n```\n"
         "## Other\n```\nnot ours\n```\n## More of it\n<!-- on: hub, set in: /c -->\n```\nA=1\n```\n"
     )

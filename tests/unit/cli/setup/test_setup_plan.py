@@ -58,7 +58,7 @@ def test_the_files_of_a_site_are_those_that_were_looked_at(site: str) -> None:
 
 @pytest.mark.parametrize("name", ["carme-hub.service", "carme-hub-proxy.service"])
 def test_the_units_to_copy_by_hand_are_those_that_setup_writes(name: str) -> None:
-    """They come with the package for docs/howto/real-site.md, where the proxy has port 443. CARME_GOLDEN=1, as above."""
+    """They come with the package for docs/howto/real-site.md, with port 443. CARME_GOLDEN=1, as above."""
     by_hand = site_files(facts(), replace(answers(), public_port=443), sources())
     (text,) = [file.text for file in by_hand if file.path == f"/etc/systemd/system/{name}"]
     kept = share_folder() / "systemd" / name
