@@ -36,6 +36,8 @@ LONG = (
     "test_scripts",
     "test_backup_and_restore",
     "test_reservations_in_slurm",
+    "test_take_over",
+    "test_upgrade_under_sessions",
 )
 
 
