@@ -105,7 +105,9 @@ class Disk:
         elif now is None:
             state = State.CHANGED if ours else State.NEW
         else:
-            state = State.OURS if self.record.has(path, now) else State.CHANGED
+            # Programs that hubs share are the same for all of them; settings of one may be wrong for the other.
+            ours = self.record.has(path, now) and (path not in self.shared or bool(file.mode & 0o111))
+            state = State.OURS if ours else State.CHANGED
         return Change(path, state, file, now, mode)
 
     def _at(self, path: str) -> Path:

@@ -103,6 +103,8 @@ def test_what_two_hubs_have_is_no_persons_and_goes_with_the_second_alone(tmp_pat
     second = Disk(tmp_path, "/etc/hub2")
     assert [each.path for each in second.removals()] == [own.path], "the first hub needs the helper"
     assert [each.path for each in second.compare([own])] == [own.path]
+    newer = replace(helper, text="#!/bin/sh\nexit\n")
+    assert second.compare([own, newer])[1].state is State.OURS, "a newer release's is for both"
     list(second.remove(second.removals()))
     first = Disk(tmp_path, FOLDER)
     assert helper.path in [each.path for each in first.removals()]
