@@ -66,7 +66,11 @@ def _asker(app: Any, name: str, field: str) -> Ask:
             tls = make_ssl_context(app.internal_ssl_key, app.internal_ssl_cert, cafile=app.internal_ssl_ca)
         url = url_path_join(service.url, service.prefix, "api/v1/health")
         request = HTTPRequest(url, ssl_options=tls, connect_timeout=TIMEOUT, request_timeout=TIMEOUT)
-        answer = await AsyncHTTPClient(force_instance=True).fetch(request)
+        client = AsyncHTTPClient(force_instance=True)
+        try:
+            answer = await client.fetch(request)
+        finally:
+            client.close()
         return "" if json.loads(answer.body).get(field) is True else "It does not do its work."
 
     return ask
