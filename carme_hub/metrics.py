@@ -16,6 +16,8 @@ from carme_hub.domain.sessions.end_cause import EndCause
 PHASES = ("admission", "submission", "queue", "container", "server")
 #: How a start ended: the server answered; a rule did not allow it; it failed.
 STARTED, REFUSED, FAILED = "started", "refused", "failed"
+#: The usual reasons of failures; besides them there are ``exit-N`` and names of exceptions.
+REASONS = ("slurm-rejected", "timeout", "settings", "session-ended")
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 
@@ -43,3 +45,5 @@ for _phase in PHASES:
 for _cause in EndCause:
     SESSIONS_ENDED.labels(_cause.value)
 STARTS.labels(STARTED, "")
+for _reason in REASONS:
+    STARTS.labels(FAILED, _reason)

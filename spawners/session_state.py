@@ -13,6 +13,7 @@ from typing import Any
 
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
+from carme_hub.domain.sessions.end_cause import NOT_IN_TIME
 from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.profile import MISSING_FOLDER
 from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session, SessionState
@@ -34,6 +35,8 @@ class SessionStatus:
     virtual: bool
     user_options: dict[str, Any]
     orm_spawner: Any
+    start_timeout: Any
+    _progress: Any
     #: The reason that is stored for a session that is being stopped.
     stop_reason = STOPPED
     #: Id of the session that was ended so that this server starts again; "" for none.
@@ -43,6 +46,15 @@ class SessionStatus:
     def ready(self) -> bool:
         """Whether the server can be used; a server that was stopped during the hub's start gets no route again."""
         return bool(super().ready) and not self._stopped_before_check  # type: ignore[misc]
+
+    def ends_too_late(self) -> str:
+        """Return why a start that exceeded ``start_timeout`` fails; JupyterHub stops its session, for this reason."""
+        last = self._progress.last if self._progress is not None else ""
+        self.stop_reason = (
+            f"{NOT_IN_TIME}{max(1, round(self.start_timeout / 60))} min, and its job is cancelled. "
+            f"Last state: {last or 'unknown.'} Start it again, or request less."
+        )
+        return self.stop_reason
 
     @property
     def certificate(self) -> str:

@@ -63,6 +63,8 @@ class Administration:
         self._stops: dict[str, StartStop] = {}
         self._messages: dict[str, Message] = {}
         self._unseen: dict[str, dict[str, None]] = {}  # ids of messages by user, oldest first
+        self._incidents: list[Incident] | None = None  # None: they are to be read
+        self._changes = 0
 
     async def load(self) -> None:
         """Read what is in force; called once, before anything else."""
@@ -171,7 +173,7 @@ class Administration:
         details = {"message": message.id, "kind": kind.value, "text": text}
         details |= {"begins": str(int(begins)), "ends": str(int(ends))}
         act = Act(now, by, acts.ANNOUNCE, "everybody", reason, details, acts.DONE)
-        await in_store_thread(self.store.add_message, message, (), act)
+        await self._change(self.store.add_message, message, (), act)
         self._note(message, ())
         self._report(act)
         return message
@@ -191,15 +193,30 @@ class Administration:
             raise Unknown("There is no such incident, or it is over already.")
         action = acts.END_INCIDENT if over else acts.UPDATE_INCIDENT
         act = Act(now, by, action, known.target, " ".join(text.split())[:MOST_REASON], {"message": id}, acts.DONE)
-        await in_store_thread(self.store.add_update, id, Update(now, by.name, text), now if over else None, act)
+        await self._change(self.store.add_update, id, Update(now, by.name, text), now if over else None, act)
         if over:
             self._messages.pop(id, None)
         self._report(act)
         return replace(known, ends=now if over else known.ends)
 
     async def incidents(self) -> list[Incident]:
-        """Return the incidents of the last days, and those that go on, the newest first."""
-        return await in_store_thread(self.store.incidents, self._clock() - HISTORY_SECONDS, MOST_INCIDENTS)
+        """Return the incidents of the last days, and those that go on, the newest first.
+
+        They are read once, and again after each change: where the status page is public, anybody may ask for them.
+        """
+        since, found, changes = self._clock() - HISTORY_SECONDS, self._incidents, self._changes
+        if found is None:
+            found = await in_store_thread(self.store.incidents, since, MOST_INCIDENTS)
+            if changes == self._changes:
+                self._incidents = found
+        return [each for each in found if each.message.ends >= since]
+
+    async def _change(self, change: Callable[..., None], *values: Any) -> None:
+        """Let the store change what incidents there are; where it fails, it may have changed it nevertheless."""
+        try:
+            await in_store_thread(change, *values)
+        finally:
+            self._incidents, self._changes = None, self._changes + 1
 
     async def withdraw(self, by: Actor, id: str, reason: str) -> Message:
         """Take back a message from those who have not seen it, or an announcement.
@@ -213,7 +230,7 @@ class Administration:
             raise Unknown("There is no such message, it is over, or everybody has seen it.")
         details = {"message": id, "text": known.text, "seen": f"{known.seen} of {known.recipients}"}
         act = Act(now, by, acts.WITHDRAW, known.target, reason, details, acts.DONE)
-        await in_store_thread(self.store.withdraw, id, now, act)
+        await self._change(self.store.withdraw, id, now, act)
         self._messages.pop(id, None)
         for user in [user for user, ids in self._unseen.items() if id in ids]:
             self._unseen[user].pop(id)

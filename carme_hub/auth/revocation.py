@@ -71,7 +71,8 @@ class Revoker:
             else:
                 missing.add(user.name)
         self._missing = {name: self._missing.get(name, 0) + 1 for name in missing}
-        if len(missing) > 2 and 2 * len(missing) > len(users):
+        silent = len(missing) > 2 and 2 * len(missing) > len(users)
+        if silent:
             self.log.error("%s of %s users are missing in the system: is its directory down?", len(missing), len(users))
             self._missing = {}
         for user in users:
@@ -83,7 +84,8 @@ class Revoker:
             self._missing.pop(user.name, None)
             ended.append(user.name)
             metrics.ACCOUNTS_ENDED.inc()
-        metrics.ACCOUNTS_CHECKED.set_to_current_time()
+        if not silent:
+            metrics.ACCOUNTS_CHECKED.set_to_current_time()
         return ended
 
     async def _end(self, app: Any, user: Any) -> None:

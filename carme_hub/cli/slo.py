@@ -72,9 +72,10 @@ def month_of(text: str, now: float) -> tuple[float, float, str]:
     """
     try:
         first = datetime.fromisoformat(f"{text}-01" if text else f"{datetime.fromtimestamp(now):%Y-%m}-01")  # noqa: DTZ006
-    except ValueError as error:
+        after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+        first.timestamp()
+    except (ValueError, OverflowError) as error:
         raise UsageError(f"--month is {text!r}: write it as 2026-11") from error
-    after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     if first.timestamp() > now:
         raise UsageError(f"--month is {text!r}, which has not begun")
     return first.timestamp(), after.timestamp(), f"{first:%Y-%m}"

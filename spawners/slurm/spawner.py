@@ -40,7 +40,7 @@ from carme_hub.spawners.hub.startup import start_with_hub
 from carme_hub.spawners.hub.tls import certificate_of, issue_certificate
 from carme_hub.spawners.job_script import Server, render, session_folder, tls_paths, working_folder
 from carme_hub.spawners.progress import Progress, started_sentence, waiting_event
-from carme_hub.spawners.session_state import SessionStatus
+from carme_hub.spawners.session_state import STOPPED, SessionStatus
 from carme_hub.spawners.slurm.readiness import ServerReadiness
 from carme_hub.spawners.slurm.settings import SessionSettings
 
@@ -127,7 +127,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
     def new_session(self) -> None:
         """Begin a new session with a new id; reset the state of the last one."""
         self._session_id = str(uuid.uuid4())
-        self._stopped = False
+        self._stopped, self.stop_reason = False, STOPPED
         if self._progress is None or self._progress.last:  # an empty one may already have readers
             self._progress = Progress()
         self._tls = {}
@@ -184,16 +184,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         except (ConfigError, ContainerError) as error:
             raise failure(f"The server cannot be started: {error}", "settings") from error
         except TimeoutError as error:
-            raise failure(self._timeout_message(), "timeout") from error
-
-    def _timeout_message(self) -> str:
-        """Return the message for a start that exceeded ``start_timeout``."""
-        last = self._progress.last if self._progress is not None else ""
-        minutes = max(1, round(self.start_timeout / 60))
-        return (
-            f"The server did not start within {minutes} min, and its job is cancelled. "
-            f"Last state: {last or 'unknown.'} Start it again, or request less."
-        )
+            raise failure(self.ends_too_late(), "timeout") from error
 
     async def _start(self) -> str:
         hub = await self.shared()

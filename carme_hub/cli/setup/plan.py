@@ -184,14 +184,16 @@ def _is_address(host: str) -> bool:
 
 def _scraped(answers: Answers) -> dict[str, Any]:
     """Return what Prometheus reads, and the scopes that it needs."""
-    jobs, scopes = [{"name": "", "path": "/hub/metrics"}], ["read:metrics"]
-    for name, has, scope in (
-        ("quotas", answers.quotas, "custom:carme:quota:read:group"),
-        ("reservations", answers.reservations, "custom:carme:reservation:read:all"),
-        ("activity", answers.activity, "custom:carme:activity:read:all"),
+    jobs = [{"name": "", "label": "carme-hub", "path": "/hub/metrics", "interval": "15s"}]
+    scopes = ["read:metrics"]
+    for name, has, scope, interval in (
+        ("quotas", answers.quotas, "custom:carme:quota:read:group", "60s"),
+        ("reservations", answers.reservations, "custom:carme:reservation:read:all", "30s"),
+        ("activity", answers.activity, "custom:carme:activity:read:all", "60s"),
     ):
         if has:
-            jobs.append({"name": f"-{name}", "path": f"/services/{name}/api/v1/metrics"})
+            path = f"/services/{name}/api/v1/metrics"
+            jobs.append({"name": f"-{name}", "label": f"carme-{name}", "path": path, "interval": interval})
             scopes += [f"access:services!service={name}", scope]
     return {"jobs": jobs, "scopes": ", ".join(scopes)}
 

@@ -17,6 +17,9 @@ INTERRUPTED = "The session was not started: the hub was interrupted before Slurm
 CONTROLLER_LOST = "Slurm lost the session's job when its controller crashed. Start the session again."
 REQUEUED = "Slurm requeued the job and started it again; everything that ran in it has ended."
 
+#: The beginning of the reason of a start that the hub has stopped because it took too long.
+NOT_IN_TIME = "The server did not start within "
+
 
 class EndCause(Enum):
     """Why a session ended. The values are labels of metrics."""

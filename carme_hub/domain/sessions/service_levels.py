@@ -1,8 +1,9 @@
 """What became of the starts and sessions of a time, by their rows: served, how soon, and lost. Pure.
 
 A start is a row of a session with a server: the policy had allowed it. It is *served* when its server called back;
-*given up* when it was stopped before that; *failed* when it ended by itself before that. A session is *lost* when its
-server had started and it ended by nobody's wish and no reason of its own (``end_cause.LOSSES``).
+*given up* when it was stopped before that; *failed* when it ended by itself before that, or the hub stopped it because it
+took too long. A session is *lost* when its server had started and it ended by nobody's wish and no reason of its own
+(``end_cause.LOSSES``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .end_cause import LOSSES, EndCause, end_cause
+from .end_cause import LOSSES, NOT_IN_TIME, EndCause, end_cause
 from .session import Session, SessionState
 
 
@@ -73,7 +74,8 @@ def _outcome(session: Session) -> str:
         return "served"
     if session.state is not SessionState.ENDED:
         return "open"
-    return "given up" if session.cancel_wanted and not session.server_ended else "failed"
+    too_late = session.cancel_reason.startswith(NOT_IN_TIME)
+    return "given up" if session.cancel_wanted and not session.server_ended and not too_late else "failed"
 
 
 def _quantile(times: Sequence[float], share: float) -> float | None:

@@ -83,8 +83,9 @@ def _state(session: Session) -> str:
 
 def _slurm(scrape: Scrape, hub: HubContext | None) -> None:
     watcher, now = hub.watcher if hub is not None else None, time.monotonic()
-    health = watcher.health if watcher is not None else None
     latest = watcher.latest if watcher is not None else None
+    # Before its first answer or failure nothing is known of Slurm, which a watcher takes for answering.
+    health = watcher.health if watcher is not None and (latest is not None or not watcher.health.ok) else None
     answers = None if health is None else float(health.ok)
     scrape.value("slurm_answers", "1 if Slurm's controller answers the hub, else 0", answers)
     silent = None if health is None else 0.0 if health.ok else now - health.since
@@ -108,7 +109,9 @@ def _reconciler(scrape: Scrape, hub: HubContext | None) -> None:
     passed = reconciler.passed if reconciler is not None else None
     about = "Time since all sessions were last compared with Slurm's answer"
     scrape.value("reconciler_age_seconds", about, None if passed is None else now - passed)
-    orphans = reconciler.orphans if reconciler is not None else None
+    # While Slurm is silent the last ones may have ended long ago.
+    answers = hub is not None and hub.watcher.health.ok
+    orphans = reconciler.orphans if reconciler is not None and answers else None
     about = "Jobs that run although their session has ended"
     scrape.value("orphaned_jobs", about, None if orphans is None else len(orphans))
     oldest = None if orphans is None else max((now - since for since in orphans.values()), default=0.0)

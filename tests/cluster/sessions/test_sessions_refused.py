@@ -240,3 +240,5 @@ def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_its_last_
     assert "did not start within" in output
     assert "its job is cancelled" in output
     wait_for(lambda: not hub.jobs(), 20, "the job to be cancelled")
+    home = person(hub, "alice")
+    wait_for(lambda: "did not start within" in str(home.get("/hub/home").body), 20, "the home page to say why it ended")

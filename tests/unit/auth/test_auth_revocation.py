@@ -10,6 +10,7 @@ import jupyterhub
 import pytest
 from auth_hub import DirectoryOfThree, Hub, running
 from jupyterhub.spawner import Spawner
+from prometheus_client import REGISTRY
 from traitlets.config import Config
 
 from carme_hub.auth.system_users import SystemUser
@@ -98,9 +99,13 @@ async def test_a_name_that_comes_back_keeps_its_server(with_servers: Hub) -> Non
 
 async def test_a_directory_that_is_away_costs_nobody_a_server(with_servers: Hub) -> None:
     hub = with_servers
+    await hub.authenticator.revoker.check(hub.app)
+    checked = REGISTRY.get_sample_value("carme_accounts_checked_timestamp_seconds")
+    assert checked
     hub.directory.silent = True
     for _ in range(10):
         assert await hub.authenticator.revoker.check(hub.app) == []
+    assert REGISTRY.get_sample_value("carme_accounts_checked_timestamp_seconds") == checked, "nobody was checked"
     assert active(hub) == {"u0", "u1", "u2", "u3"}
     assert (await hub.login("u0")).code == 403  # but nobody new gets in meanwhile
 

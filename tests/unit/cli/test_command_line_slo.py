@@ -68,8 +68,9 @@ def test_a_lost_session_is_named_and_the_status_is_1(config: Path, capsys: pytes
     assert run(config, "--month", "2026-10") == 0
 
 
-def test_a_month_that_is_none_is_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(config, "--month", "November") == 2
+@pytest.mark.parametrize("month", ["November", "2026-13", "0000-01", "9999-12"])
+def test_a_month_that_is_none_is_named(config: Path, capsys: pytest.CaptureFixture[str], month: str) -> None:
+    assert run(config, "--month", month) == 2
     assert "write it as 2026-11" in capsys.readouterr().err
 
 

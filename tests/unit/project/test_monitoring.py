@@ -135,10 +135,30 @@ def test_every_metric_and_alert_of_ours_is_in_the_reference(metrics: dict[str, s
 
 
 def test_the_scraped_addresses_are_those_of_the_hub_and_its_services() -> None:
-    jobs = yaml.safe_load((FOLDER / "prometheus/carme-hub.scrape.yml").read_text())["scrape_configs"]
+    jobs = yaml.safe_load(_scrape_file())["scrape_configs"]
     services = [f"/services/{name}/api/v1/metrics" for name in ("quotas", "reservations", "activity")]
     assert [job["metrics_path"] for job in jobs] == ["/hub/metrics", *services]
     assert all(job["authorization"] == {"credentials_file": "/etc/prometheus/carme-hub.token"} for job in jobs)
+
+
+@pytest.mark.parametrize("site", ["sudo", "rest"])
+def test_the_jobs_that_setup_writes_are_those_that_the_rules_ask_for(site: str) -> None:
+    """A site of another name has jobs of other names, for Prometheus refuses two jobs of one name; the label counts."""
+    text = (ROOT / f"tests/unit/cli/setup/golden/{site}.txt").read_text().rpartition("prometheus.yml 0644 root\n")[2]
+    ours = {job["metrics_path"]: job for job in yaml.safe_load(_scrape_file())["scrape_configs"]}
+    jobs = yaml.safe_load(text)["scrape_configs"]
+    assert jobs
+    for job in jobs:
+        same = ours[job["metrics_path"]]
+        [static] = job["static_configs"]
+        assert static["labels"] == {"job": same["job_name"]}
+        assert job["scrape_interval"] == same["scrape_interval"]
+    asked = set(re.findall(r"\bjob=~?\"([^\"]+)\"", " ".join(expressions().values())))
+    assert all(any(re.fullmatch(each, job["job_name"]) for job in ours.values()) for each in asked)
+
+
+def _scrape_file() -> str:
+    return (FOLDER / "prometheus/carme-hub.scrape.yml").read_text()
 
 
 def test_promtool_accepts_the_rules_and_their_tests_pass(tmp_path: Path) -> None:
@@ -150,7 +170,7 @@ def test_promtool_accepts_the_rules_and_their_tests_pass(tmp_path: Path) -> None
     token = tmp_path / "token"
     token.write_text("secret")
     scrape = tmp_path / "prometheus.yml"
-    text = (FOLDER / "prometheus/carme-hub.scrape.yml").read_text()
+    text = _scrape_file()
     scrape.write_text(text.replace("/etc/prometheus/carme-hub.token", str(token)))
     tests = RULES.with_name("carme-hub.rules.test.yml")
     for argv in (["check", "rules", RULES], ["test", "rules", tests], ["check", "config", scrape]):

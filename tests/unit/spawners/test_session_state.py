@@ -69,3 +69,14 @@ def test_a_start_whose_cause_its_own_script_told_is_explained_before_slurm_says_
     assert "The working folder a100 does not exist." in said(monkeypatch, told)
     killed = session(server_ended=1.0, server_exit=137)  # accounting may know of memory that ran out
     assert said(monkeypatch, killed) == "Your server has ended. The hub is looking up how."
+
+
+def test_a_start_that_took_too_long_ends_for_that_reason_and_the_home_page_says_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server: Any = SessionStatus()
+    server.start_timeout, server._progress = 300, SimpleNamespace(last="Waiting in the queue.")
+    why = server.ends_too_late()
+    assert why.startswith("The server did not start within 5 min, and its job is cancelled. Last state: Waiting")
+    assert (server.stop_reason, SessionStatus.stop_reason) == (why, STOPPED)
+    assert said(monkeypatch, last=session(ended=1.0, end_reason=why)).endswith(why)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from carme_hub.cli.convert.findings import Level
 from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
 from carme_hub.cli.convert.reading.shell import read_options
-from carme_hub.cli.convert.reading.values import Unknown
+from carme_hub.cli.convert.reading.values import Unknown, is_plain, unknown_in
 from carme_hub.cli.convert.site import GPU_TYPE_TODO, TODO, Site
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm.batchspawner_names import IGNORED, KEPT, REPLACED, gib_of, minutes_of, profile_of
@@ -67,8 +67,8 @@ def _map(file: ConfigFile, setting: Setting, site: Site, found: BatchSettings) -
     name, value, line, full = OLD_NAMES.get(setting.name, setting.name), setting.value, setting.line, setting.full_name
     if name in ("batch_query_cmd", "batch_cancel_cmd") and isinstance(value, Unknown):
         site.say(line, full, Level.DROPPED, _ONE_QUERY)
-    elif isinstance(value, Unknown):
-        _say_unknown(setting, value, site)
+    elif not is_plain(value):
+        _say_unknown(setting, unknown_in(value) or Unknown("it is no constant", line), site)
     elif name in KEPT and name != "req_homedir":
         found.requests.set(name, value, line, full)
     elif name == "req_homedir":
@@ -87,7 +87,7 @@ def _map(file: ConfigFile, setting: Setting, site: Site, found: BatchSettings) -
         map_items(read_options(str(value), line), {}, site, found.requests)
     elif name == "state_exechost_exp":
         _node_names(setting, str(value), site)
-    elif name == "startup_poll_interval":
+    elif name == "startup_poll_interval" and re.fullmatch(r"\d{1,9}(\.\d+)?", str(value)):
         site.slurm["fast_interval"] = max(0.5, float(value))
         site.say(line, full, Level.CHANGED, f"`{REPLACED[name]}`: one query for all users")
     elif name == "req_cluster":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 
 from carme_hub.cli.convert.findings import Level
 from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
-from carme_hub.cli.convert.reading.values import Imported, LocalClass
+from carme_hub.cli.convert.reading.values import Imported, LocalClass, dotted
 from carme_hub.cli.convert.site import TODO, Site
 
 from .batch_settings import add_profiles, is_batchspawner, map_batch_settings
-from .hub import check_allowed, map_hub_setting, name_the_hub
+from .hub import check_allowed, leave_out, map_hub_setting, name_the_hub
 from .kept_code import CodeOfSettings
 from .moss import MOSS, SECTION, PartitionSize, map_moss
 from .profiles_spawner import PROFILES_SPAWNER, SECTIONS, map_default, map_profiles
@@ -51,6 +52,7 @@ def map_config_file(file: ConfigFile, site: Site, sizes: Mapping[str, PartitionS
     _remarks(file, site)
     check_allowed(file, site)
     name_the_hub(file, site)
+    _say_left_out(file, site, code)
     site.code = code.code()
 
 
@@ -71,6 +73,20 @@ def _map_spawners(file: ConfigFile, setting: Setting, site: Site, code: CodeOfSe
         site.say(setting.line, setting.full_name, Level.LOOK, sentence)
 
 
+def _say_left_out(file: ConfigFile, site: Site, code: CodeOfSettings) -> None:
+    """Name the statements that do something besides settings, such as a change of sys.path, and show them."""
+    told = {remark.line for remark in file.remarks if remark.kind != "method"}
+    for node in code.left_out():
+        if told.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)):
+            continue
+        what = f"a statement with {type(node).__name__.lower()}"
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            what = f"{dotted(node.value.func) or 'a function'}()"
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            what = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        leave_out(node, what, "it does something besides settings; it is left out, and the new file shows it", site, code)
+
+
 def _is_authenticator(file: ConfigFile, section: str) -> bool:
     return any(name.endswith("Authenticator") for name in file.bases(section))
 
@@ -81,14 +97,14 @@ def _remarks(file: ConfigFile, site: Site) -> None:
         module = value.name.partition(".")[0] if isinstance(value, Imported) else ""
         if module in ("batchspawner", "wrapspawner", "jupyterhub_moss"):
             line = next(
-                (n for n, text in enumerate(file.text.splitlines(), 1) if "import" in text and module in text), 0
+                (n for n, text in enumerate(file.lines, 1) if "import" in text and module in text), 0
             )
             sentence = "not imported: importing batchspawner adds a handler that sets any attribute of a spawner"
             if module != "batchspawner":
                 sentence = "not imported: Carme Hub's own spawner and form are in its place"
             site.say(line, f"import {module}", Level.DROPPED, sentence)
         if isinstance(value, LocalClass) and is_batchspawner(file, name):
-            line = next((n for n, text in enumerate(file.text.splitlines(), 1) if text.startswith(f"class {name}")), 0)
+            line = next((n for n, text in enumerate(file.lines, 1) if text.startswith(f"class {name}")), 0)
             site.say(line, f"class {name}", Level.LOOK, "a spawner of your own: Carme Hub's is in its place")
     for remark in file.remarks:
         if remark.kind == "method" and is_batchspawner(file, remark.what.partition(".")[0]):

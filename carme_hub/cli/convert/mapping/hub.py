@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from typing import Any
@@ -151,9 +152,14 @@ def name_the_hub(file: ConfigFile, site: Site) -> None:
 
 def put_aside(setting: Setting, site: Site, code: CodeOfSettings, sentence: str) -> None:
     """Leave a setting out, with its code as a comment and a TODO."""
-    site.say(setting.line, setting.full_name, Level.LOOK, sentence)
-    shown = code.source(setting.node).splitlines()
-    site.notes.append(f"{TODO} (line {setting.line}): {sentence}\n" + "\n".join(f"    {line}" for line in shown[:20]))
+    leave_out(setting.node, setting.full_name, sentence, site, code)
+
+
+def leave_out(node: ast.stmt, what: str, sentence: str, site: Site, code: CodeOfSettings) -> None:
+    """Leave a statement out, with its code as a comment and a TODO."""
+    site.say(node.lineno, what, Level.LOOK, sentence)
+    shown = code.source(node).splitlines()
+    site.notes.append(f"{TODO} (line {node.lineno}): {sentence}\n" + "\n".join(f"    {line}" for line in shown[:20]))
 
 
 def check_allowed(file: ConfigFile, site: Site) -> None:

@@ -12,12 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
-from carme_hub.cli.convert.reading.values import dotted, unknown_in
+from carme_hub.cli.convert.reading.values import dotted, is_plain
 from carme_hub.cli.convert.site import KeptCode
 
 #: Packages that the new hub does not have.
 OLD_PACKAGES = ("batchspawner", "wrapspawner", "jupyterhub_moss")
 _BUILTIN = {*dir(builtins), "get_config", "__file__"}
+_CHANGES = ("append", "extend", "update", "insert", "add")
+#: Line and column of the beginning and of the end, and what stands there instead.
+Edit = tuple[int, int, int, int, str]
 
 
 class CodeOfSettings:
@@ -25,7 +28,7 @@ class CodeOfSettings:
 
     def __init__(self, file: ConfigFile) -> None:
         self.file = file
-        self._lines = file.text.splitlines(keepends=True)
+        self._lines = [f"{line}\n" for line in file.lines]
         self._new_names: dict[int, str] = {}
         self._kept: dict[int, ast.stmt] = {}
         self._followed: list[Setting] = []
@@ -47,7 +50,7 @@ class CodeOfSettings:
         self._new_names[id(setting.target)] = new_name or dotted(setting.target)
         if setting.followed:
             self._followed.append(setting)
-            if unknown_in(setting.value) is None:
+            if is_plain(setting.value):
                 return True  # its value is written, and needs no code
         else:
             self._kept[id(setting.top)] = setting.top
@@ -56,39 +59,76 @@ class CodeOfSettings:
 
     def code(self) -> list[KeptCode]:
         """Return the kept code in the order of the file."""
-        found = [KeptCode(s.lineno, s.end_lineno or s.lineno, self._text(s)) for s in self._kept.values()]
+        found = [KeptCode(_first_line(s), s.end_lineno or s.lineno, self._text(s)) for s in self._kept.values()]
         for setting in self._followed:
-            if id(setting.top) in self._kept and not isinstance(setting.top, ast.If | ast.For):
-                continue
-            found.append(KeptCode(setting.line, setting.node.end_lineno or setting.line, self._line_of(setting)))
+            if id(setting.top) not in self._kept:
+                found.append(KeptCode(setting.line, setting.node.end_lineno or setting.line, self._line_of(setting)))
         return sorted(found, key=lambda code: code.line)
 
+    def left_out(self) -> list[ast.stmt]:
+        """Return the statements of the file's top that do something besides settings, and are not kept."""
+        known = {*self._kept, *self._settings}
+        return [node for node in self.file.tree.body if id(node) not in known and self._acts(node)]
+
+    def _acts(self, node: ast.AST) -> bool:
+        """Whether a statement changes something outside of the file's own names, as far as it shows."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return False
+        if isinstance(node, ast.Expr):
+            owner, _, method = dotted(node.value.func).partition(".") if isinstance(node.value, ast.Call) else ("",) * 3
+            return isinstance(node.value, ast.Call) and not (method in _CHANGES and owner in self._binders)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return any(isinstance(_owner(target), ast.Attribute) for target in targets)
+        return any(self._acts(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+
     def source(self, node: ast.stmt) -> str:
-        """Return a statement as the file has it."""
-        return "".join(self._lines[node.lineno - 1 : node.end_lineno]).rstrip()
+        """Return a statement as the file has it, without its neighbours on the same lines."""
+        first, last = _first_line(node), node.end_lineno or node.lineno
+        return self._edited(first, last, self._neighbours(node)).rstrip()
 
     # -- texts ---------------------------------------------------------------------------------------------------------
 
     def _line_of(self, setting: Setting) -> str:
         name = self._new_names[id(setting.target)]
-        if unknown_in(setting.value) is None:
+        if is_plain(setting.value):
             return f"{name} = {setting.value!r}"
         return ast.unparse(setting.node).replace(f"{self.file.values.config}.{setting.full_name}", name, 1)
 
     def _text(self, statement: ast.stmt) -> str:
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
-        edits: list[tuple[ast.AST, str]] = []
+        first, last = _first_line(statement), statement.end_lineno or statement.lineno
+        edits = self._neighbours(statement)
         for setting in self._settings[id(statement)]:
             if setting.target is not None and id(setting.target) in self._new_names:
-                edits.append((setting.target, self._new_names[id(setting.target)]))
+                edits.append((*_place(setting.target), self._new_names[id(setting.target)]))
             elif setting.node is not statement:
-                edits.append((setting.node, f"pass  # carme-hub convert: {setting.full_name} is left out"))
+                place = _place(setting.node)
+                alone = self._is_last(setting.node)
+                comment = f"  # carme-hub convert: {setting.full_name} is left out" if alone else ""
+                edits.append((*place, f"pass{comment}"))
+        return self._comment_above(first) + self._edited(first, last, edits).rstrip()
+
+    def _edited(self, first: int, last: int, edits: Iterable[Edit]) -> str:
+        """Return lines of the file with other texts in some places, which do not overlap."""
         lines = [line.encode() for line in self._lines[first - 1 : last]]
-        for node, new in sorted(edits, key=lambda edit: (-edit[0].lineno, -edit[0].col_offset)):  # type: ignore[attr-defined]
-            begin, end = node.lineno - first, (node.end_lineno or node.lineno) - first  # type: ignore[attr-defined]
-            head, tail = lines[begin][: node.col_offset], lines[end][node.end_col_offset :]  # type: ignore[attr-defined]
-            lines[begin : end + 1] = [head + new.encode() + tail]
-        return self._comment_above(first) + b"".join(lines).decode().rstrip()
+        for line, column, end_line, end_column, new in sorted(set(edits), reverse=True):
+            begin, end = line - first, end_line - first
+            lines[begin : end + 1] = [lines[begin][:column] + new.encode() + lines[end][end_column:]]
+        return b"".join(lines).decode()
+
+    def _neighbours(self, node: ast.stmt) -> list[Edit]:
+        """Return the edits that take away what else stands on a statement's lines: ``a = 1; b = 2``."""
+        line, column, end_line, end_column = _place(node)
+        before = [(line, 0, line, column, "")] if _first_line(node) == line and node in self.file.tree.body else []
+        if self._is_last(node):
+            return before
+        return [*before, (end_line, end_column, end_line, len(self._lines[end_line - 1].encode()), "\n")]
+
+    def _is_last(self, node: ast.stmt) -> bool:
+        """Whether at most a comment follows a statement on its last line."""
+        _, _, line, column = _place(node)
+        rest = self._lines[line - 1].encode()[column:].strip()
+        return not rest or rest.startswith(b"#")
 
     def _comment_above(self, line: int) -> str:
         begin = line - 1
@@ -115,6 +155,21 @@ class CodeOfSettings:
         return list(found.values())
 
 
+def _first_line(node: ast.stmt) -> int:
+    """Return the line in which a statement begins, which is that of its first decorator."""
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+
+
+def _place(node: ast.stmt | ast.expr) -> tuple[int, int, int, int]:
+    """Return where a node begins and ends: line and column, in bytes, as ``ast`` counts them."""
+    return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+def _owner(target: ast.expr) -> ast.expr:
+    """Return ``a.b`` of the target ``a.b[c]``."""
+    return target.value if isinstance(target, ast.Subscript) else target
+
+
 def _used(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
@@ -133,7 +188,7 @@ def _bound(statement: ast.stmt) -> set[str]:
             found.add(each.value.id)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         owner, _, method = dotted(statement.value.func).partition(".")
-        if method in ("append", "extend", "update", "insert", "add"):
+        if method in _CHANGES:
             found.add(owner)
     return found
 

@@ -77,6 +77,11 @@ class ConfigFile:
     classes: dict[str, LocalClass] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text as Python counts them: a form feed, which Emacs likes, ends none."""
+        return self.text.split("\n")
+
     def last(self, section: str, name: str) -> Setting | None:
         """Return the setting that is in force at the end of the file."""
         return next((s for s in reversed(self.settings) if (s.section, s.name) == (section, name)), None)
@@ -95,10 +100,10 @@ class ConfigFile:
 
     def lines_in_text(self, text: str, line: int) -> dict[int, int]:
         """Return for each line of a text that the file contains the line of the file, as far as it is found."""
-        source = self.text.splitlines()
+        source = self.lines
         found: dict[int, int] = {}
         at = self.line_of_text(text, line) - 1
-        for number, part in enumerate(text.splitlines(), 1):
+        for number, part in enumerate(text.split("\n"), 1):
             words = part.strip()
             place = next((n for n in range(at, len(source)) if words and words in source[n]), None)
             if place is not None:
@@ -252,7 +257,7 @@ class _Reader:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def _if(self, node: ast.If) -> None:
-        test = self.blocked or self.values.value(node.test)
+        test = self.blocked or self.values.condition(node.test)
         if isinstance(test, Unknown):
             self._unfollowed(node, Unknown(f"it depends on a condition ({test.reason})", node.lineno))
         else:

@@ -16,18 +16,8 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-from .values import Imported, Unknown, dotted, unknown_in
-
-_MOST_STEPS, _MOST_ITEMS, _LONGEST, _MOST_BITS = 20_000, 1_000, 1_000_000, 1_024
-
-
-class CannotBeRead(Exception):
-    """Ends the computation of an expression."""
-
-    def __init__(self, reason: str, line: int) -> None:
-        super().__init__(reason)
-        self.unknown = Unknown(reason, line)
-
+from .bounds import LONGEST, MOST_BITS, MOST_ITEMS, MOST_STEPS, CannotBeRead, check_made, check_width
+from .values import Imported, LocalClass, Unknown, dotted, is_plain, unknown_in
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -50,7 +40,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (dict, list, tuple, set, str, int, float, bool, len, sorted, min, max, sum, abs, round)},
-    "range": lambda *ends: list(range(*ends)[: _MOST_ITEMS + 1]),
+    "range": lambda *ends: list(range(*ends)[: MOST_ITEMS + 1]),
     "zip": lambda *them: list(zip(*them, strict=False)),
     "enumerate": lambda them, start=0: list(enumerate(them, start)),
     "os.path.join": posixpath.join,
@@ -103,18 +93,25 @@ class Values:
         except Exception as error:  # noqa: BLE001 - what the file's own expression would raise
             return Unknown(f"it fails ({type(error).__name__}: {error})", node.lineno)
 
+    def condition(self, node: ast.expr) -> Any:
+        """Return the value of a condition, or ``Unknown``: whether a thing of a module is true shows when it runs."""
+        value = self.value(node)
+        if isinstance(value, Imported | LocalClass):
+            return Unknown(f"{value.name} is known only when the file runs", node.lineno)
+        return value
+
     def compute(self, node: ast.expr) -> Any:
         """Return the value of an expression; raise ``CannotBeRead``."""
         self.steps += 1
-        if self.steps > _MOST_STEPS:
+        if self.steps > MOST_STEPS:
             raise CannotBeRead("the file computes too much", node.lineno)
         handler = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is None:
             raise CannotBeRead(f"{_shown(node)} is computed", node.lineno)
         found = handler(node)
-        if isinstance(found, int) and found.bit_length() > _MOST_BITS:
+        if isinstance(found, int) and found.bit_length() > MOST_BITS:
             raise CannotBeRead("a number is too large", node.lineno)
-        if isinstance(found, str | list | tuple) and len(found) > _LONGEST:
+        if isinstance(found, str | list | tuple) and len(found) > LONGEST:
             raise CannotBeRead("a text or a list is too long", node.lineno)
         return found
 
@@ -126,16 +123,19 @@ class Values:
         return node.value
 
     def _joinedstr(self, node: ast.JoinedStr) -> str:
-        return "".join(str(self.compute(part)) for part in node.values)
+        found = ""
+        for part in node.values:
+            found += str(self.compute(part))
+            check_made("", [found], node.lineno)
+        return found
 
     def _formattedvalue(self, node: ast.FormattedValue) -> str:
-        value = self._known(node.value)
-        if (bad := unknown_in(value)) is not None:
-            raise CannotBeRead(bad.reason, bad.line)
+        value = self._plain(node.value)
         conversions: dict[int, Callable[[Any], Any]] = {-1: lambda v: v, 115: str, 114: repr, 97: ascii}
+        check_made("", [value], node.lineno)
         value = conversions[node.conversion](value)
         spec = str(self.compute(node.format_spec)) if node.format_spec else ""
-        _check_width(spec, node.lineno)
+        check_width(spec, node.lineno)
         return format(value, spec)
 
     def _name(self, node: ast.Name) -> Any:
@@ -198,18 +198,20 @@ class Values:
         return found
 
     def _binop(self, node: ast.BinOp) -> Any:
-        left, right = self._known(node.left), self._known(node.right)
+        left = self._known(node.left)
+        right = self._plain(node.right) if isinstance(left, str) else self._known(node.right)
         if isinstance(node.op, ast.Mult) and not isinstance(left, str | list) and not isinstance(right, str | list):
             return left * right
         if type(node.op) not in _OPERATORS or (isinstance(node.op, ast.Mod) and not isinstance(left, int | str)):
             raise CannotBeRead(f"{_shown(node)} is computed", node.lineno)
         if isinstance(node.op, ast.Mod) and isinstance(left, str):
-            for spec in re.findall(r"%[^%a-zA-Z]*", left):
-                _check_width(spec, node.lineno)
+            for spec in re.findall(r"%(?:\([^)]*\))?([^%a-zA-Z]*)", left):
+                check_width(spec, node.lineno)
+            check_made(left, [right], node.lineno)
         return _OPERATORS[type(node.op)](left, right)
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
-        value = self._known(node.operand)
+        value = self._condition(node.operand)
         operators: dict[type[ast.unaryop], Callable[[Any], Any]] = {
             ast.Not: operator.not_,
             ast.USub: operator.neg,
@@ -220,24 +222,23 @@ class Values:
         return operators[type(node.op)](value)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
-        value: Any = None
-        for each in node.values:
-            value = self._known(each)
+        for each in node.values[:-1]:
+            value = self._condition(each)
             if bool(value) is isinstance(node.op, ast.Or):
-                break
-        return value
+                return value
+        return self._known(node.values[-1])
 
     def _compare(self, node: ast.Compare) -> bool:
-        left = self._known(node.left)
+        left = self._plain(node.left)
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self._known(right_node)
+            right = self._plain(right_node)
             if not _OPERATORS[type(op)](left, right):
                 return False
             left = right
         return True
 
     def _ifexp(self, node: ast.IfExp) -> Any:
-        return self.compute(node.body if self._known(node.test) else node.orelse)
+        return self.compute(node.body if self._condition(node.test) else node.orelse)
 
     def _subscript(self, node: ast.Subscript) -> Any:
         if dotted(node.value) == "os.environ":
@@ -266,15 +267,17 @@ class Values:
                 owner = self._known(node.func.value)
             allowed = _METHODS.get(type(owner), frozenset())
             if node.func.attr == "format" and isinstance(owner, str):
-                for _, _, spec, _ in Formatter().parse(owner):
-                    _check_width(spec or "", node.lineno)
+                for _, name_in_it, spec, _ in Formatter().parse(owner):
+                    check_width(spec or "", node.lineno)
+                    if "." in (name_in_it or ""):  # an attribute, from which one gets anywhere
+                        raise CannotBeRead("a text is formatted with an attribute", node.lineno)
             if node.func.attr in allowed:
                 return self._called(getattr(owner, node.func.attr), node)
         raise CannotBeRead(f"it calls {name or _shown(node.func)}()", node.lineno)
 
     def _defined(self) -> set[str]:
         """Return names that the file gives a meaning of its own, so that they are not the builtin functions."""
-        return {name for name, value in self.names.items() if not isinstance(value, Imported)}
+        return {name for name, value in self.names.items() if value != Imported(name)}
 
     def _called(self, function: Callable[..., Any], node: ast.Call) -> Any:
         args: list[Any] = []
@@ -286,8 +289,13 @@ class Values:
             more = {keyword.arg: self.value(keyword.value)} if keyword.arg else self._known(keyword.value)
             named.update(more)
             lines.update(dict.fromkeys(more, keyword.value.lineno))
-        if function not in (dict, list) and (bad := unknown_in([*args, *named.values()])) is not None:
+        values = [*args, *named.values()]
+        if function not in (dict, list) and (bad := unknown_in(values)) is not None:
             raise CannotBeRead(bad.reason, bad.line)
+        owner = getattr(function, "__self__", None)
+        if function not in (dict, list, tuple, set) and not isinstance(owner, dict | list) and not is_plain(values):
+            raise CannotBeRead(f"{_shown(node)} is known only when the file runs", node.lineno)
+        check_made(owner, values, node.lineno)
         found = function(*args, **named)
         if function is dict:
             self._note(found, lines.items())
@@ -325,7 +333,7 @@ class Values:
         first, *rest = generators
         for item in self._items(first.iter):
             self.bind(first.target, item)
-            if all(self._known(condition) for condition in first.ifs):
+            if all(self._condition(condition) for condition in first.ifs):
                 yield from self._nested(rest)
 
     # -- shared --------------------------------------------------------------------------------------------------------
@@ -344,7 +352,7 @@ class Values:
 
     def _items(self, node: ast.expr) -> list[Any]:
         found = self._known(node)
-        if not isinstance(found, list | tuple | set | dict | str) or len(found) > _MOST_ITEMS:
+        if not isinstance(found, list | tuple | set | dict | str) or len(found) > MOST_ITEMS:
             raise CannotBeRead(f"{_shown(node)} is not a short list", node.lineno)
         return list(found)
 
@@ -355,15 +363,24 @@ class Values:
             raise CannotBeRead(value.reason, value.line)
         return value
 
+    def _condition(self, node: ast.expr) -> Any:
+        """Return a value of which it is known whether it is true."""
+        value = self._known(node)
+        if isinstance(value, Imported | LocalClass):
+            raise CannotBeRead(f"{value.name} is known only when the file runs", node.lineno)
+        return value
+
+    def _plain(self, node: ast.expr) -> Any:
+        """Return a value that is known in all its parts."""
+        value = self._known(node)
+        if not is_plain(value):
+            bad = unknown_in(value) or Unknown(f"{_shown(node)} is known only when the file runs", node.lineno)
+            raise CannotBeRead(bad.reason, bad.line)
+        return value
+
     def _note(self, container: object, lines: Iterable[tuple[object, int]]) -> None:
         self._kept.append(container)
         self.parts.update({(id(container), key): line for key, line in lines})
-
-
-def _check_width(spec: str, line: int) -> None:
-    """Refuse a width that would make the text as long as the memory."""
-    if re.search(r"[0-9]{4}|[{*]", spec):
-        raise CannotBeRead("a text is formatted with a computed or large width", line)
 
 
 def _shown(node: ast.AST) -> str:

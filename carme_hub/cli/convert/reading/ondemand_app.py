@@ -225,7 +225,7 @@ def _read_submit(text: str, app: App) -> None:
             _read_code(code[2], app)
     expressions: list[str] = []
     words: list[tuple[str, int]] = []
-    for number, line in enumerate(_without_erb(text, expressions).splitlines(), 1):
+    for number, line in enumerate(_without_erb(text, expressions).split("\n"), 1):
         line = re.sub(r"^\s*#.*|\s#.*$", "", line)
         if match := re.match(rf"\s+({_SCRIPT_KEYS}):\s*(.*)", line):
             if match[1] == "native":

@@ -151,7 +151,7 @@ def is_template(text: str) -> bool:
 def _commands(text: str) -> Iterator[tuple[int, str]]:
     """Yield each command and its line; a command may go on over several lines, and is kept in one."""
     held, began, end = "", 0, ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if end:  # what a here-document writes into a file is no command
             end = "" if line.strip() == end else end
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,3 +51,16 @@ def unknown_in(value: Any) -> Unknown | None:
     elif isinstance(value, list | tuple | set | frozenset):
         parts = value
     return next((found for part in parts if (found := unknown_in(part))), None)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether Python reads what ``repr`` writes of a value: no part of it is unknown, or a thing of a module."""
+    if isinstance(value, Mapping):
+        return all(is_plain(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(is_plain(part) for part in value)
+    return value is None or (isinstance(value, str | bytes | int | float) and _is_written(value))
+
+
+def _is_written(value: str | bytes | float) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

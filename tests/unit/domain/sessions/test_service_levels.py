@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carme_hub.domain.cluster.reasons import end_sentence
-from carme_hub.domain.sessions.end_cause import CONTROLLER_LOST, INTERRUPTED, EndCause
+from carme_hub.domain.sessions.end_cause import CONTROLLER_LOST, INTERRUPTED, NOT_IN_TIME, EndCause
 from carme_hub.domain.sessions.service_levels import service_levels
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 
@@ -28,12 +28,13 @@ def test_each_start_is_served_given_up_failed_or_open() -> None:
         row(took=None),
         row(took=None, ended=12_100.0, cancel_wanted=12_090.0, end_reason="Stopped."),
         row(took=None, ended=12_100.0, end_reason=INTERRUPTED),
+        row(took=None, ended=12_900.0, cancel_wanted=12_890.0, cancel_reason=f"{NOT_IN_TIME}15 min."),
         row(took=None, ended=12_100.0, server_ended=12_050.0, cancel_wanted=12_081.0, end_reason="It outlived it."),
         row(parent="s1"),
     ]
     found = service_levels(rows, rows, SINCE, UNTIL)
-    assert (found.starts, found.served, found.given_up, found.failed, found.open) == (6, 2, 1, 2, 1)
-    assert found.served_share == 50.0
+    assert (found.starts, found.served, found.given_up, found.failed, found.open) == (7, 2, 1, 3, 1)
+    assert found.served_share == 40.0
 
 
 def test_times_to_the_lab_are_the_median_and_the_95th_percentile() -> None:

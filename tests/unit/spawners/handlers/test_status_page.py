@@ -176,3 +176,26 @@ async def test_without_a_database_the_page_says_what_works_and_that_incidents_ar
     _, text, _ = await (await hub.browser("alice")).get(PAGE)
     assert "The database does not answer, so incidents cannot be shown." in text
     assert "internal" not in text.split("<main")[1]
+
+
+async def test_whoever_asks_for_the_page_again_and_again_costs_the_database_one_question(
+    hub: ForgedHub, site: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tina, nobody = await hub.browser("tina"), await hub.browser()
+    hub.app.config.CarmeStatus.public = True
+    asked, incidents = 0, site.administration.store.incidents
+
+    def counted(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return incidents(*args)
+
+    monkeypatch.setattr(site.administration.store, "incidents", counted)
+    _, one = await api(tina, "POST", "incidents", {"text": "Slow."})
+    for _ in range(5):
+        assert "Slow." in (await nobody.get(PAGE))[1]
+        assert "Slow." in (await nobody.get(API))[1]
+    assert asked == 1
+    await api(tina, "POST", f"incidents/{one['id']}/updates", {"text": "Over.", "over": True})
+    assert "Over." in (await nobody.get(PAGE))[1]
+    assert asked == 2

@@ -99,6 +99,7 @@ def test_what_slurm_and_the_reconciler_do_is_told_by_its_age() -> None:
     found = scraped(hub)
     assert found["carme_slurm_answers"] == 0
     assert found["carme_slurm_silent_seconds"] == pytest.approx(42, abs=2)
+    assert not [name for name in found if "orphaned" in name], "nobody knows whether they run"
 
 
 def test_what_is_not_known_is_absent_and_named_nevertheless() -> None:
@@ -110,6 +111,9 @@ def test_what_is_not_known_is_absent_and_named_nevertheless() -> None:
     found = scraped(hub)
     assert "carme_slurm_snapshot_age_seconds" not in found
     assert "carme_slurm_jobs" not in found
+    assert not {"carme_slurm_answers", "carme_slurm_silent_seconds"} & set(found), "it has not been asked yet"
+    hub.watcher.health = Health(False, time.monotonic(), "no answer", 1)
+    assert scraped(hub)["carme_slurm_answers"] == 0, "it has never answered"
 
 
 class StartThatEnds:
