@@ -1,8 +1,8 @@
 """What became of the starts and sessions of a time, by their rows: served, how soon, and lost. Pure.
 
 A start is a row of a session with a server: the policy had allowed it. It is *served* when its server called back;
-*given up* when it was stopped before that; *failed* when it ended by itself before that, or the hub stopped it because it
-took too long. A session is *lost* when its server had started and it ended by nobody's wish and no reason of its own
+*given up* when it was stopped before that; *failed* when it ended by itself before that, or the hub stopped it because
+it took too long. A session is *lost* when its server had started and it ended by nobody's wish and no reason of its own
 (``end_cause.LOSSES``).
 """
 

@@ -84,7 +84,9 @@ def _say_left_out(file: ConfigFile, site: Site, code: CodeOfSettings) -> None:
             what = f"{dotted(node.value.func) or 'a function'}()"
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             what = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        leave_out(node, what, "it does something besides settings; it is left out, and the new file shows it", site, code)
+        leave_out(
+            node, what, "it does something besides settings; it is left out, and the new file shows it", site, code
+        )
 
 
 def _is_authenticator(file: ConfigFile, section: str) -> bool:
@@ -96,9 +98,7 @@ def _remarks(file: ConfigFile, site: Site) -> None:
     for name, value in file.values.names.items():
         module = value.name.partition(".")[0] if isinstance(value, Imported) else ""
         if module in ("batchspawner", "wrapspawner", "jupyterhub_moss"):
-            line = next(
-                (n for n, text in enumerate(file.lines, 1) if "import" in text and module in text), 0
-            )
+            line = next((n for n, text in enumerate(file.lines, 1) if "import" in text and module in text), 0)
             sentence = "not imported: importing batchspawner adds a handler that sets any attribute of a spawner"
             if module != "batchspawner":
                 sentence = "not imported: Carme Hub's own spawner and form are in its place"

@@ -28,7 +28,8 @@ def looks(site: Site) -> dict[str, Finding]:
 
 @pytest.mark.parametrize("end", ["\f", "\v", "\x1c", "\x85", "\u2028"])
 def test_what_ends_a_line_elsewhere_and_not_in_python_moves_no_code(end: str) -> None:
-    text = f"# Login{end}\nimport os\n# {end} TLS\nc.JupyterHub.ssl_key = os.environ['KEY']\nc.JupyterHub.reset_db = True\n"
+    text = f"# Login{end}\nimport os\n# {end} TLS\nc.JupyterHub.ssl_key = os.environ['KEY']\n"
+    text += "c.JupyterHub.reset_db = True\n"
     new = written(text)
     assert "c.JupyterHub.ssl_key = os.environ['KEY']" in new
     assert "import os" in new
@@ -39,7 +40,7 @@ def test_what_ends_a_line_elsewhere_and_not_in_python_moves_no_code(end: str) ->
 
 def test_a_script_with_a_form_feed_has_its_own_lines() -> None:
     script = "#!/bin/bash\n# part 1\f\nmodule load cuda\n"
-    site = converted(f"c.SlurmSpawner.batch_script = \"\"\"{script}\"\"\"\n")
+    site = converted(f'c.SlurmSpawner.batch_script = """{script}"""\n')
     assert looks(site)["module load cuda"].line == 3
 
 
