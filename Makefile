@@ -28,11 +28,11 @@ demo-check: setup  ## walk through the demo with a real browser, with screenshot
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
 test: setup  ## everything that a release needs; a quarter of an hour on two cores
-	@# Several at a time: most of a story is waiting. The output of each comes when it is done.
+	@# Several at a time: most of a story is waiting; the longest first. The output of each comes when it is done.
 	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
 	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (ten minutes)"
-	@$(MAKE) --no-print-directory -j 3 --output-sync=target cluster faults hub-suite browser other-slurm
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target cluster faults browser other-slurm hub-suite
 
 test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
 	@tests=$$($(BIN)/python tests/changed.py $(BASE)) && if [ -n "$$tests" ]; then \
