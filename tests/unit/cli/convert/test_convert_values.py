@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +134,17 @@ def test_lines_of_entries_and_of_texts_are_known() -> None:
 )
 def test_no_file_makes_reading_long(text: str) -> None:
     began = time.monotonic()
+    tracemalloc.start()
     try:
         value = value_of(text)
     except ConfigError:
         value = Unknown("", 0)  # Python's own parser refuses it
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     assert isinstance(value, Unknown) or len(str(value)) < 2_000_000
     assert time.monotonic() - began < 5
+    assert peak < 150e6
 
 
 def test_nothing_of_the_file_runs(tmp_path: Path) -> None:
