@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from typing import Any
 
@@ -176,6 +177,19 @@ async def test_without_a_database_the_page_says_what_works_and_that_incidents_ar
     _, text, _ = await (await hub.browser("alice")).get(PAGE)
     assert "The database does not answer, so incidents cannot be shown." in text
     assert "internal" not in text.split("<main")[1]
+
+
+async def test_lines_and_long_words_of_an_incident_are_shown_as_lines_that_fit(
+    hub: ForgedHub, site: Site, answers: Answers
+) -> None:
+    tina = await hub.browser("tina")
+    await api(tina, "POST", "incidents", {"text": "Slow.\nSee https://a.long.address/of/a/ticket"})
+    _, page, _ = await tina.get(PAGE)
+    assert '<div class="carme-text">Slow.\nSee https' in page
+    found = [await tina.get(path) for path in re.findall(r'href="(/hub/carme/static/[^"]+\.css[^"]*)"', page)]
+    [rule] = re.findall(r"^\.carme-text \{(.*)\}$", "\n".join(text for _, text, _ in found), re.MULTILINE)
+    assert "white-space: pre-line" in rule
+    assert "overflow-wrap: anywhere" in rule
 
 
 async def test_whoever_asks_for_the_page_again_and_again_costs_the_database_one_question(
