@@ -301,8 +301,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 TIME_LIMIT = 240
-#: Words in the names of those tests of the API that a spawner can change.
-ABOUT_SERVERS = ("spawn", "server", "progress", "stop", "option", "proxy", "activity", "rename", "delete", "shutdown")
 
 #: JupyterHub answers "not yet" (202) after 10 s, and the suite wants to hear that it is done: a machine that does other
 #: things may take longer. Tests about slow servers set limits of their own.

@@ -62,16 +62,18 @@ document.addEventListener(
   true,
 );
 
+// What somebody uses at this moment.
+const IN_USE = "dialog[open], [data-busy], input:checked";
+
 // Replaces what has changed of the sessions, and leaves alone what somebody uses at this moment; returns whether all is
 // shown.
 function show(box, html) {
-  const inUse = "dialog[open], [data-busy], input:checked";
   const next = document.createElement("template");
   next.innerHTML = html;
   const before = [...box.children];
   const after = [...next.content.children];
   if (before.length !== after.length || before.some((each, at) => each.id !== after[at].id)) {
-    if (box.querySelector(inUse)) return false;
+    if (box.querySelector(IN_USE)) return false;
     const focused = document.activeElement?.id;
     box.replaceChildren(...after);
     if (focused) document.getElementById(focused)?.focus();
@@ -80,7 +82,7 @@ function show(box, html) {
   let whole = true;
   before.forEach((old, at) => {
     if (old.outerHTML === after[at].outerHTML) return;
-    if (old.querySelector(inUse)) {
+    if (old.querySelector(IN_USE)) {
       whole = false;
       return;
     }
@@ -94,7 +96,7 @@ function show(box, html) {
 // Returns whether a reload would take something from who uses the page.
 function busy() {
   const typed = [...document.querySelectorAll("input:not([type=hidden])")].some((each) => each.value !== each.defaultValue);
-  return typed || document.querySelector("dialog[open], .modal.show, [data-busy], input:checked") !== null;
+  return typed || document.querySelector(`${IN_USE}, .modal.show`) !== null;
 }
 
 // Milliseconds after which a stream is taken for dead; the hub says something every ten seconds.

@@ -16,7 +16,6 @@ from session_parts import SessionOnNode, command_lines
 from carme_hub.sandbox.slurm.virtual_driver import change
 
 API = "/services/activity/api/v1"
-#: Computes until it is told to end.
 #: Seconds of processor time, which take longer on a busy machine.
 BURNT = 10
 BURN = f"import time\nwhile time.process_time() < {BURNT}: sum(range(10000))"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from affected_parts import ID
 from jinja2 import Environment, FileSystemLoader
 
 from carme_hub.spawners.handlers.pages import templates_path
 
-TIME = {"session": "5f0d8f0e-0000-4000-8000-000000000001", "iso": "2026-11-27T12:00:00", "said": "12:00"}
+TIME = {"session": ID, "iso": "2026-11-27T12:00:00", "said": "12:00"}
 
 
 class Server:
