@@ -15,9 +15,9 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from .answers import Answers
+from .checks import image_format
 from .facts import Facts
 from .offers import profiles
-from .questions import image_format
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOKEN_LIFESPAN = 300
