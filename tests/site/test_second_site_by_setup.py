@@ -68,7 +68,7 @@ def test_run_again_it_has_nothing_to_do(site: SecondSite, token: str) -> None:
 def test_a_restart_that_did_not_happen_is_made_up_for(site: SecondSite, token: str) -> None:
     """As after a loss of power between the files and the restart."""
     record = "/etc/carme-hub/setup-record.json"
-    site.hub.run(f"sed -i 's|\"pending\": \\[\\]|\"pending\": [\"/etc/carme-hub/jupyterhub_config.py\"]|' {record}")
+    site.hub.run(f'sed -i \'s|"pending": \\[\\]|"pending": ["/etc/carme-hub/jupyterhub_config.py"]|\' {record}')
     pid = site.hub.run("systemctl show -p MainPID --value carme-hub")
     look = site.hub.try_run(f"{SETUP} --no-input")
     assert (look.returncode, "the hub was not restarted" in look.stdout) == (1, True), look.stdout

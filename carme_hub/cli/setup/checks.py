@@ -33,7 +33,8 @@ MEMORY = re.compile(r"[1-9][0-9]{0,5}[MG]")
 REST = re.compile(r"unix:///[A-Za-z0-9_./-]+|https?://[A-Za-z0-9_.:\[\]-]+")
 #: Folders of the system: read-only for the units, or gone with the next boot.
 _OF_SYSTEM = (
-    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var/tmp"),
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var/run"),
+    *("/tmp", "/var/tmp"),  # noqa: S108  nothing is written there
 )
 YES, NO = ("yes", "y", "true", "on", "1"), ("no", "n", "false", "off", "0")
 #: The first port of each kind, and what it is for.
@@ -136,6 +137,7 @@ def claimed(name: str, text: str) -> tuple[int, ...]:
 
 def port(name: str) -> Callable[[Facts, Given, str], str]:
     """Return the check of a port: in the range that needs no rights, and nobody else's here."""
+
     def check(facts: Facts, given: Given, text: str) -> str:
         wanted = claimed(name, text)
         if not wanted or not 1024 <= wanted[0] <= wanted[-1] <= 65535:

@@ -114,7 +114,9 @@ class Disk:
     def links_to(self, path: str) -> list[str]:
         """Return the web server's links that lead to a file, and nowhere without it."""
         folders = [self._at(f"/etc/nginx/{name}") for name in ("conf.d", "sites-enabled")]
-        links = [link for folder in folders if folder.is_dir() for link in sorted(folder.iterdir()) if link.is_symlink()]
+        links = [
+            link for folder in folders if folder.is_dir() for link in sorted(folder.iterdir()) if link.is_symlink()
+        ]
         found = {Path("/") / link.relative_to(self.root): link.readlink() for link in links}
         return [str(link) for link, to in found.items() if os.path.normpath(link.parent / to) == path]
 
@@ -124,7 +126,7 @@ class Disk:
         there, root = near.resolve(), self.root.resolve()
         if not there.is_relative_to(root):
             raise ConfigError(f"{folder} leads out of {self.root}, to {there}")
-        ways = (self._within(start, end) for start, end in ((near, self.root), (there, root)))
+        ways = (self._within(start, end) for start, end in ((there, root), (near, self.root)))
         for each in (step for way in ways for step in way) if self._guarded else ():
             status = each.stat()
             if status.st_uid not in (0, os.geteuid()) or status.st_mode & _others_write(status.st_gid):
@@ -161,7 +163,7 @@ class Disk:
         return self.root / path.lstrip("/")
 
     def _read(self, path: str) -> tuple[bytes | None, int, str]:
-        """Return content, mode, and the owner where it is a wrong one. A link is a person's: it never counts as ours."""
+        """Return content, mode, and the owner where that is a wrong one. A link is a person's, and never ours."""
         file = self._at(path)
         try:
             status = file.lstat()

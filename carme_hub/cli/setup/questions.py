@@ -82,7 +82,8 @@ def _with_rest(given: Given) -> bool:
 
 def _ports() -> tuple[Question, ...]:
     return tuple(
-        Question(name, text, _free(name, first), checks.port(name), asked=False) for name, (first, text) in PORTS.items()
+        Question(name, text, _free(name, first), checks.port(name), asked=False)
+        for name, (first, text) in PORTS.items()
     )
 
 
@@ -146,7 +147,11 @@ QUESTIONS: tuple[Question, ...] = (
         checks.one_of("nginx", "caddy", "none"),
     ),
     Question(
-        "tls_certificate", "File of the certificate for that name, with its chain.", _fixed(""), checks.path, when=_with_nginx
+        "tls_certificate",
+        "File of the certificate for that name, with its chain.",
+        _fixed(""),
+        checks.path,
+        when=_with_nginx,
     ),
     Question("tls_key", "File of the certificate's key.", _fixed(""), checks.path, when=_with_nginx),
     Question(
@@ -164,7 +169,9 @@ QUESTIONS: tuple[Question, ...] = (
         checks.group,
         optional=True,
     ),
-    Question("submit_via", "How jobs are submitted as their users: sudo, or rest (slurmrestd).", _way, checks.submit_via),
+    Question(
+        "submit_via", "How jobs are submitted as their users: sudo, or rest (slurmrestd).", _way, checks.submit_via
+    ),
     Question(
         "rest_url",
         "Address of slurmrestd: unix:///run/slurmrestd/slurmrestd.sock or http://host:6820.",
@@ -181,7 +188,12 @@ QUESTIONS: tuple[Question, ...] = (
         checks.person,
         optional=True,
     ),
-    Question("container_runtime", f"Container runtime of the nodes: {', '.join(RUNTIMES)}.", _runtime, checks.container_runtime),
+    Question(
+        "container_runtime",
+        f"Container runtime of the nodes: {', '.join(RUNTIMES)}.",
+        _runtime,
+        checks.container_runtime,
+    ),
     Question(
         "local_passwords",
         "Whether passwords are in this machine's /etc/shadow, which the hub then reads by the group shadow.",

@@ -35,7 +35,8 @@ def left_to_do(facts: Facts, answers: Answers) -> str:
     for each in filter(None, map(facts.partition, answers.partitions)):
         if ANY_TYPE in each.gpus:
             lines.append(
-                f"GPUs of {each.name}:  not offered where Slurm has no type of them: Gres=gpu:TYPE:N in slurm.conf, Type= in gres.conf"
+                f"GPUs of {each.name}:  not offered where Slurm has no type of them: Gres=gpu:TYPE:N in slurm.conf, "
+                "Type= in gres.conf"
             )
     if (facts.admin_level or "").lower() not in ("operator", "administrator"):
         lines.append(f"the hub in Slurm:  sacctmgr add user {answers.hub_user} account=root adminlevel=Operator")

@@ -1,4 +1,4 @@
-"""``carme-hub setup`` run again: what was said and found stays, what is silent is unknown, and what it leaves is said."""
+"""``carme-hub setup`` run again: what was said and found stays, silence is unknown, what it leaves is said."""
 
 from __future__ import annotations
 
@@ -197,6 +197,7 @@ def test_it_names_links_of_the_web_server_that_would_lead_nowhere(line: CommandL
 
 def test_a_root_that_is_this_machine_is_this_machine(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    code, _, err = line.run("--root", "/usr/..", "--no-input")
+    line.root = Path("/usr/..")
+    code, _, err = line.run("--no-input")
     assert code == 2
     assert "run it as root" in err
