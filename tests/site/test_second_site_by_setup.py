@@ -52,6 +52,14 @@ def test_setup_ended_with_a_session_on_each_partition_and_what_it_cost(site: Sec
     assert site.hub.run("systemctl is-enabled carme-hub carme-hub-proxy").split() == ["enabled"] * 2
 
 
+def test_systemd_sudo_and_logrotate_read_the_files_without_a_word(site: SecondSite) -> None:
+    units = " ".join(f"/etc/systemd/system/{name}.service" for name in ("carme-hub", "carme-hub-proxy"))
+    said = site.hub.run(f"systemd-analyze verify --man=no {units} || true")
+    assert [line for line in said.splitlines() if "carme-hub" in line] == []
+    assert "carme-hub" not in site.hub.run("visudo -c || true").replace("/etc/sudoers.d/carme-hub: parsed OK", "")
+    assert "error" not in site.hub.run("logrotate --debug /etc/logrotate.d/carme-hub")
+
+
 def test_a_cell_runs_in_a_session_from_the_form_of_the_profile_that_setup_found(site: SecondSite, token: str) -> None:
     site.visit("start", USER, json.dumps({"profile": "gpu", "gpus": 1}), token=token)
     code = "import os, socket; print(socket.gethostname()[:3], os.getuid())"
