@@ -11,6 +11,7 @@ from forged_setup import GIVEN, HUB_CONFIG, NODES, CommandLine
 from traitlets.config import PyFileConfigLoader
 
 from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.slurm.command import Answer
 
 RECORD = "etc/carme-hub/setup-record.json"
 
@@ -125,6 +126,20 @@ def test_a_file_of_a_person_is_shown_once_where_it_is_written(line: CommandLine)
     config = line.root / HUB_CONFIG
     config.write_text(config.read_text() + "# mine\n")
     assert line.write("--force")[1].count("-# mine") == 1
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, 0), (1, 1), (2, 1), (3, 0)])
+def test_a_doctor_that_could_not_look_at_the_configuration_is_no_success(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch, status: int, ends: int
+) -> None:
+    """3: something could not be checked, as before the first session."""
+
+    async def doctor(_self: object) -> Answer:
+        return Answer(status, "what the doctor says\n", "")
+
+    monkeypatch.setattr("carme_hub.cli.setup.command.AsHub.doctor", doctor)
+    code, out, _ = line.write("--test")
+    assert (code, "what the doctor says" in out) == (ends, True)
 
 
 def test_gpus_without_a_type_are_not_offered_and_it_is_said(line: CommandLine) -> None:

@@ -267,6 +267,15 @@ def test_a_record_that_others_can_have_written_is_not_believed(tmp_path: Path, t
         Record.load(file)
 
 
+def test_a_record_of_the_first_release_is_read(tmp_path: Path) -> None:
+    file = tmp_path / RECORD
+    file.write_text(json.dumps({"version": 1, "answers": {"group": "g"}, "files": {"/x": ["0"]}}))
+    file.chmod(0o600)
+    record = Record.load(file)
+    assert (record.answers, record.files, record.pending, record.image) == ({"group": "g"}, {"/x": ["0"]}, [], {})
+    assert record.ports()["hub_port"] == "8081"
+
+
 def test_a_record_that_is_a_pipe_does_not_stop_setup_for_ever(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / RECORD, 0o600)
     with pytest.raises(ConfigError, match="must belong to you"):
