@@ -22,7 +22,7 @@ from . import checks
 from .answers import Answers, AnswersWrong, complete, from_document, typed
 from .disk import Change, Disk, State
 from .facts import Facts
-from .find import beside, find, look_at_nodes, with_image
+from .find import SEARCH, beside, find, look_at_nodes, of_this_shell, with_image
 from .plan import Sources, config_file, offered, site_files, units
 from .questions import BEFORE_NODES, BEFORE_SLURM, QUESTIONS, STAY, TEXTS, Question
 from .report import found_text, left_to_do, links_text, sessions_table
@@ -119,7 +119,8 @@ class SetupApp(ConfiguredApp):
             return await self._remove(disk, early["site"])
         self._said, self._before = {}, disk.record.answers
         again = {each.name for each in QUESTIONS if each.asked} if self.ask_again and self._can_ask else set()
-        given = {**{name: said for name, said in self._before.items() if name not in again}, **named}
+        kept = {name: said for name, said in self._before.items() if name not in again}
+        given = {**of_this_shell(), **kept, **named}
         early = complete({name: given[name] for name in BEFORE_SLURM if name in given}, Facts(), only=BEFORE_SLURM)
         commands = Commands(prefix=early["slurm_prefix"], conf=early["slurm_conf"], timeout=_SLURM_LIMIT)
         facts, values = await self._find_and_ask(commands, given, early["hub_user"], disk)
@@ -310,10 +311,9 @@ class SetupApp(ConfiguredApp):
 
         hub_user = answers.hub_user if os.geteuid() == 0 else ""
         config = Path(self.root) / config_file(answers).lstrip("/")
-        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         if open_to := exposure(config.with_name("secrets"), any_owner=True):
             self.note(f"Others can read a secret of the hub: {open_to}")
-        ours = AsHub(commands, config, hub_user, path, config.with_name("secrets"))
+        ours = AsHub(commands, config, hub_user, SEARCH, config.with_name("secrets"))
         doctor = await self.with_progress("asking the doctor", ours.doctor())
         print(doctor.out + doctor.err, end="")
         wrong = doctor.code not in (0, 3)  # 3: something could not be looked at

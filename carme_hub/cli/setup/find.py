@@ -25,12 +25,13 @@ from carme_hub.slurm.command import Answer, Commands
 
 from .checks import claimed
 from .facts import Facts, jwt_key, partitions
+from .plan import SEARCH_PATH
 from .record import Record
 
 #: Programs whose presence on this machine matters.
 _PROGRAMS = ("nginx", "caddy", "systemctl", "visudo", "logrotate", "node", "configurable-http-proxy")
-#: Where the units find programs: first beside our own.
-_SEARCH = ":".join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/local/sbin:/usr/sbin:/sbin"])
+#: Where the units find programs, whatever this shell's PATH has besides.
+SEARCH = f"{Path(sys.executable).parent}:{SEARCH_PATH}"
 #: Sources of users whose passwords are in /etc/shadow (nsswitch.conf(5)).
 _LOCAL_SOURCES = frozenset({"files", "compat", "systemd", "db"})
 _MOST_NODES = 64
@@ -109,10 +110,10 @@ async def find(commands: Commands, hub_user: str, *, look_up_users: bool = True)
         slurm_conf=_file_here(config.get("SLURM_CONF", "")),  # the controller's, which need not be here
         jwt_key=key,
         has_jwt_key=bool(_file_here(key)),
-        sudo=shutil.which("sudo", path=_SEARCH) or "",
+        sudo=shutil.which("sudo", path=SEARCH) or "",
         addresses=await asyncio.to_thread(_addresses, nodes),
         host=await asyncio.to_thread(socket.getfqdn),
-        programs=frozenset(name for name in _PROGRAMS if shutil.which(name, path=_SEARCH)),
+        programs=frozenset(name for name in _PROGRAMS if shutil.which(name, path=SEARCH)),
         admin_level=None if level is None else "".join(level[:1]),
         hub_group=_group_of(hub_user),
         local_passwords=_local_passwords(),
@@ -121,6 +122,17 @@ async def find(commands: Commands, hub_user: str, *, look_up_users: bool = True)
         members=_SystemMembers() if look_up_users else None,
         notes=tuple(notes),
     )
+
+
+def of_this_shell() -> dict[str, str]:
+    """Return the answers by which the hub asks the same Slurm as this shell, whose variables its unit has not."""
+    found = {}
+    here, unit = shutil.which("scontrol"), shutil.which("scontrol", path=SEARCH)
+    if here and Path(here).parent.name == "bin" and not (unit and Path(unit).samefile(here)):
+        found["slurm_prefix"] = str(Path(here).parent.parent)
+    if conf := os.environ.get("SLURM_CONF"):
+        found["slurm_conf"] = conf
+    return found
 
 
 async def look_at_nodes(commands: Commands, facts: Facts, names: Iterable[str], user: str) -> Facts:
@@ -230,7 +242,10 @@ async def _probe(commands: Commands, partition: str, user: str) -> list[str]:
     lines = [line for line in answer.out.splitlines() if line.startswith(_MARK)]
     if not lines:
         raise SlurmUnreachable(f"srun: {answer.message}")
-    return list(json.loads(lines[-1].removeprefix(_MARK)))
+    try:
+        return [str(name) for name in json.loads(lines[-1].removeprefix(_MARK))]
+    except (ValueError, TypeError) as error:
+        raise SlurmUnreachable(f"srun: {lines[-1][:200]!r} is not understood") from error
 
 
 def _addresses(nodes: Iterable[Node]) -> tuple[str, ...]:

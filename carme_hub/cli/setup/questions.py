@@ -113,7 +113,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "slurm_prefix",
-        "Folder whose bin has Slurm's commands. Nothing = they are on the PATH.",
+        "Folder whose bin has Slurm's commands. Nothing = they are where units find programs, as in /usr/bin.",
         _fixed(""),
         checks.path,
         asked=False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from forged_setup import GIVEN, HUB_CONFIG, NODES, CommandLine
 from traitlets.config import PyFileConfigLoader
 
@@ -168,6 +169,31 @@ def test_accounting_that_is_silent_is_unknown_and_not_empty(line: CommandLine) -
     assert code == 0, err
     assert "accounts   not known: Slurm's accounting does not answer" in out
     assert "Slurm's accounting did not list accounts: sacctmgr: error: Connection refused" in err
+
+
+def test_the_hub_asks_the_slurm_that_this_shell_asks(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit has neither the shell's PATH nor its SLURM_CONF, which a site's profile or module sets."""
+    line.answers.write_text(yaml.safe_dump(GIVEN))
+    monkeypatch.setenv("PATH", f"{line.prefix}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CONF", "/opt/slurm/etc/slurm.conf")
+    code, _, err = line.write()
+    assert code == 0, err
+    assert f'c.CarmeSlurm.slurm_prefix = "{line.prefix}"' in line.files()[HUB_CONFIG]
+    assert 'c.CarmeSlurm.slurm_conf = "/opt/slurm/etc/slurm.conf"' in line.files()[HUB_CONFIG]
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("SLURM_CONF")
+    assert line.write()[1].endswith("nothing to do\n"), "another shell asks the same"
+
+
+def test_a_proxy_that_only_this_shell_finds_is_missing(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = line.prefix / "node/bin"
+    programs.mkdir(parents=True)
+    for name in ("node", "configurable-http-proxy"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr("carme_hub.cli.setup.find.SEARCH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    assert "npm install -g configurable-http-proxy" in line.write()[1]
 
 
 def test_without_sbatch_it_says_what_to_install(line: CommandLine) -> None:
