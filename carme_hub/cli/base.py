@@ -110,7 +110,7 @@ class ConfiguredApp(Application):
             return
         if not sys.stdin.isatty():
             raise UsageError(f"{question} There is no terminal to ask on: add --yes.")
-        if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        if not says_yes(f"{question} [y/N] "):
             raise Refused("Nothing was done.", reason="not-confirmed")
 
     async def with_progress(self, what: str, work: Awaitable[T]) -> T:
@@ -125,6 +125,14 @@ class ConfiguredApp(Application):
         if shown and sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         return task.result()
+
+
+def says_yes(question: str) -> bool:
+    """Return whether a person says yes in the terminal; the end of the input is a no."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 class CommandGroup(Application):

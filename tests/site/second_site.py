@@ -234,7 +234,8 @@ class SecondSite:
     def _do(self, step: Step, machine: Machine) -> None:
         if step.way == "run":
             said = machine.run(step.text, step.user, limit=600)
-            (STATE / machine.name / "installation.log").open("a").write(f"# {step.place}\n{step.text}{said}\n")
+            with (STATE / machine.name / "installation.log").open("a") as log:
+                log.write(f"# {step.place}\n{step.text}{said}\n")
             return
         # An editor: it makes no folder. Through the machine's own eyes, in whose tree other folders are mounted.
         at = Path(f"/proc/{machine.leader}/root") / step.path.lstrip("/")

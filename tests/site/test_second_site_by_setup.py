@@ -52,6 +52,14 @@ def test_setup_ended_with_a_session_on_each_partition_and_what_it_cost(site: Sec
     assert site.hub.run("systemctl is-enabled carme-hub carme-hub-proxy").split() == ["enabled"] * 2
 
 
+def test_systemd_sudo_and_logrotate_read_the_files_without_a_word(site: SecondSite) -> None:
+    units = " ".join(f"/etc/systemd/system/{name}.service" for name in ("carme-hub", "carme-hub-proxy"))
+    said = site.hub.run(f"systemd-analyze verify --man=no {units} || true")
+    assert [line for line in said.splitlines() if "carme-hub" in line] == []
+    assert "carme-hub" not in site.hub.run("visudo -c || true").replace("/etc/sudoers.d/carme-hub: parsed OK", "")
+    assert "error" not in site.hub.run("logrotate --debug /etc/logrotate.d/carme-hub")
+
+
 def test_a_cell_runs_in_a_session_from_the_form_of_the_profile_that_setup_found(site: SecondSite, token: str) -> None:
     site.visit("start", USER, json.dumps({"profile": "gpu", "gpus": 1}), token=token)
     code = "import os, socket; print(socket.gethostname()[:3], os.getuid())"
@@ -63,6 +71,37 @@ def test_run_again_it_has_nothing_to_do(site: SecondSite, token: str) -> None:
     said = site.hub.run(f"{SETUP} --no-input --yes")
     assert said.splitlines()[-1] == "nothing to do"
     assert (sums(site), site.hub.run("systemctl show -p MainPID --value carme-hub")) == (before, pid)
+
+
+def test_a_restart_that_did_not_happen_is_made_up_for(site: SecondSite, token: str) -> None:
+    """As after a loss of power between the files and the restart."""
+    record = "/etc/carme-hub/setup-record.json"
+    site.hub.run(f'sed -i \'s|"pending": \\[\\]|"pending": ["/etc/carme-hub/jupyterhub_config.py"]|\' {record}')
+    pid = site.hub.run("systemctl show -p MainPID --value carme-hub")
+    look = site.hub.try_run(f"{SETUP} --no-input")
+    assert (look.returncode, "the hub was not restarted" in look.stdout) == (1, True), look.stdout
+    assert "nothing to do" in site.hub.run(f"{SETUP} --no-input --yes --no-test")
+    assert site.hub.run("systemctl show -p MainPID --value carme-hub") != pid
+    pid = site.hub.run("systemctl show -p MainPID --value carme-hub")
+    site.hub.run(f"{SETUP} --no-input --yes --no-test")
+    assert site.hub.run("systemctl show -p MainPID --value carme-hub") == pid
+    site.wait_for_page()
+
+
+def test_what_sudo_runs_is_roots_also_where_it_was_given_away(site: SecondSite, token: str) -> None:
+    helper = "/usr/local/libexec/carme-submit"
+    site.hub.run(f"chown carme-hub {helper}")
+    look = site.hub.try_run(f"{SETUP} --no-input")
+    assert (look.returncode, f"# {helper}: owner carme-hub becomes root" in look.stdout) == (1, True), look.stdout
+    site.hub.run(f"{SETUP} --no-input --yes --no-test")
+    assert site.hub.run(f"stat -c '%U %a' {helper}").split() == ["root", "755"]
+    site.hub.run("chmod o+w /usr/local/libexec")
+    try:
+        refused = site.hub.try_run(f"{SETUP} --no-input --yes --no-test")
+    finally:
+        site.hub.run("chmod o-w /usr/local/libexec")
+    assert refused.returncode == 2
+    assert "/usr/local/libexec can be written by others than root" in refused.stdout
 
 
 def test_another_answer_restarts_the_hub_under_the_session(site: SecondSite, token: str) -> None:
@@ -91,6 +130,10 @@ def test_it_takes_itself_away_and_leaves_data_and_what_a_person_has_written(site
     before = paths(site)
     said = site.hub.run(f"{SETUP} --remove --no-input --yes")
     assert "stays  /var/lib/carme-hub" in said
+    assert site.hub.try_run("pgrep -u carme-hub").stdout == ""
+    (link,) = re.findall(r"^yours  (\S+) leads to /etc/carme-hub/nginx.conf, which goes", said, re.MULTILINE)
+    assert site.hub.try_run("nginx -t").returncode != 0, "the line is needed"
+    site.hub.run(f"rm {link}; nginx -t")
     gone = before - paths(site)
     assert gone == {
         *("/etc/carme-hub/jupyterhub_config.py", "/etc/carme-hub/nginx.conf"),

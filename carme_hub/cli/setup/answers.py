@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from carme_hub.errors import CarmeError
 
+from .checks import PORTS, nearest, words, yes
 from .facts import Facts
-from .questions import QUESTIONS, Question, nearest, words, yes
+from .questions import QUESTIONS, Question
 
 _HOW = "Give them as options (--group gpu-users), or in a file: --answers FILE (YAML, one answer a line)."
-#: Asks a person; gets the question, its default and what was wrong with the last answer.
+#: Asks a person; gets the question, its default and what was wrong with the last answer; returns the answer.
 Ask = Callable[[Question, str, str], str]
 
 
@@ -38,6 +39,7 @@ class Answers:
     hub_port: int
     public_port: int
     proxy_api_port: int
+    services_port: int
     group: str
     admin_group: str
     submit_via: str
@@ -144,7 +146,7 @@ def _wrong(question: Question, facts: Facts, values: Mapping[str, str], text: st
 
 def _ask(ask: Ask, question: Question, facts: Facts, values: Mapping[str, str], default: str, wrong: str) -> str:
     while True:
-        text = ask(question, default, wrong).strip() or default
+        text = ask(question, default, wrong).strip()
         wrong = _wrong(question, facts, values, text)
         if not wrong:
             return text
@@ -153,7 +155,7 @@ def _ask(ask: Ask, question: Question, facts: Facts, values: Mapping[str, str], 
 def typed(values: Mapping[str, str]) -> Answers:
     """Return complete answers as typed values."""
     found: dict[str, object] = dict(values)
-    for name in ("hub_port", "public_port", "proxy_api_port"):
+    for name in PORTS:
         found[name] = int(values[name])
     for name in ("local_passwords", "quotas", "reservations", "activity"):
         found[name] = yes(values[name])

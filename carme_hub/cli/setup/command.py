@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from traitlets import Bool, Unicode
 
-from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, says_yes
+from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
 from carme_hub.slurm.command import Commands
 
+from . import checks
 from .answers import Answers, AnswersWrong, complete, from_document, typed
 from .disk import Change, Disk, State
 from .facts import Facts
-from .find import find, look_at_nodes, with_image
+from .find import SEARCH, beside, find, look_at_nodes, of_this_shell, with_image
 from .plan import Sources, config_file, offered, site_files, units
-from .questions import BEFORE_NODES, BEFORE_SLURM, QUESTIONS, TEXTS, Question, words
-from .report import found_text, left_to_do, sessions_table
-from .services import Units, make_state_folder, missing_programs, runs_systemd, wait_until_ready
+from .questions import BEFORE_NODES, BEFORE_SLURM, QUESTIONS, STAY, TEXTS, Question
+from .report import found_text, left_to_do, links_text, sessions_table
+from .services import Units, check_state_folder, make_state_folder, missing_programs, runs_systemd, wait_until_ready
 from .trial import AsHub, try_each
 
 #: Seconds for one answer of Slurm.
@@ -67,6 +71,7 @@ class SetupApp(ConfiguredApp):
     host, web_server, tls_certificate, tls_key = map(_answer, ("host", "web_server", "tls_certificate", "tls_key"))
     hub_address, hub_port, public_port = map(_answer, ("hub_address", "hub_port", "public_port"))
     proxy_api_port, group, admin_group = map(_answer, ("proxy_api_port", "group", "admin_group"))
+    services_port = _answer("services_port")
     submit_via, rest_url, partitions = map(_answer, ("submit_via", "rest_url", "partitions"))
     image, test_user, container_runtime = map(_answer, ("image", "test_user", "container_runtime"))
     local_passwords, memory_max = map(_answer, ("local_passwords", "memory_max"))
@@ -98,33 +103,41 @@ class SetupApp(ConfiguredApp):
     @property
     def _here(self) -> bool:
         """Whether the files are for this machine."""
-        return Path(self.root) == Path("/")
+        return Path(self.root).resolve() == Path("/")
 
     async def work(self) -> int:
         """Set up, or remove."""
         if self.extra_args:
             raise UsageError(f"{self.extra_args[0]!r} is not an argument of this command; see --help")
         self._check_root()
-        named = {
-            **self._file(),
-            **{each.name: getattr(self, each.name) for each in QUESTIONS if getattr(self, each.name)},
-        }
+        # An option with nothing in it is an answer, too: `--admin-group=` is nobody.
+        flags = {each.name: getattr(self, each.name) for each in QUESTIONS if each.name in self.config.SetupApp}
+        named = {**self._file(), **flags}
         early = complete({name: named[name] for name in BEFORE_SLURM if name in named}, Facts(), only=BEFORE_SLURM)
-        disk = Disk(Path(self.root), f"/etc/{early['site']}")
+        disk = Disk(Path(self.root), f"/etc/{early['site']}", guarded=self._here)
         if self.remove:
             return await self._remove(disk, early["site"])
         self._said, self._before = {}, disk.record.answers
-        given = named if self.ask_again else {**self._before, **named}
+        again = {each.name for each in QUESTIONS if each.asked} if self.ask_again and self._can_ask else set()
+        kept = {name: said for name, said in self._before.items() if name not in again}
+        given = {**of_this_shell(), **kept, **named}
         early = complete({name: given[name] for name in BEFORE_SLURM if name in given}, Facts(), only=BEFORE_SLURM)
         commands = Commands(prefix=early["slurm_prefix"], conf=early["slurm_conf"], timeout=_SLURM_LIMIT)
-        facts, values = await self._find_and_ask(commands, given, early["hub_user"])
-        answers, remembered = typed(values), {**given, **self._said}
+        facts, values = await self._find_and_ask(commands, given, early["hub_user"], disk)
+        answers, remembered = typed(values), {**given, **self._said, **{name: values[name] for name in STAY}}
         if facts.runtimes:
             remembered["container_runtime"] = values["container_runtime"]  # no job is needed the next time
+        parse_profiles(offered(facts, answers))  # says which name of Slurm's a profile cannot have
+        if self._here:
+            check_state_folder(answers.state_folder, answers.hub_user)
         written = self._write(disk, site_files(facts, answers, _sources()), remembered)
         if written is None:
             return 1
-        return await self._finish(commands, facts, answers, written)
+        return await self._finish(commands, facts, answers, disk, written)
+
+    @property
+    def _can_ask(self) -> bool:
+        return not self.no_input and sys.stdin.isatty()
 
     def _check_root(self) -> None:
         if self._here and os.geteuid() != 0:
@@ -147,32 +160,45 @@ class SetupApp(ConfiguredApp):
         return from_document(document, str(file))
 
     async def _find_and_ask(
-        self, commands: Commands, given: Mapping[str, str], hub_user: str
+        self, commands: Commands, given: Mapping[str, str], hub_user: str, disk: Disk
     ) -> tuple[Facts, dict[str, str]]:
-        ask = None if self.no_input or not sys.stdin.isatty() else self._ask
+        ask = self._ask if self._can_ask else None
         facts = await self.with_progress("asking Slurm", find(commands, hub_user, look_up_users=self._here))
+        facts = beside(facts, disk.others)
         print(found_text(facts))
         try:
             first = complete(given, facts, ask, only=BEFORE_NODES)
         except AnswersWrong:
             return facts, complete(given, facts, ask)  # lists all that is missing, not only these
-        facts = with_image(facts, first["image"])
+        facts = self._with_image(facts, first["image"], disk)
         user = first["test_user"]
         if "container_runtime" not in given and (user or os.geteuid() != 0):
-            looking = look_at_nodes(commands, facts, words(first["partitions"]), user)
+            looking = look_at_nodes(commands, facts, checks.words(first["partitions"]), user)
             facts = await self.with_progress("looking at a node of each partition", looking)
         for line in facts.notes:
             self.note(line)
         return facts, complete({**given, **self._said}, facts, ask)
+
+    def _with_image(self, facts: Facts, path: str, disk: Disk) -> Facts:
+        """Return the facts with the image's description; the one that was read before where it is not here now."""
+        found, before = with_image(facts, path), disk.record.image
+        if found.image:
+            disk.record.image = {"path": path, "description": dict(found.image)}
+        elif before.get("path") == path and isinstance(description := before.get("description"), dict):
+            self.note(f"{path} cannot be read here now; what it said the last time still counts.")
+            return replace(facts, image=description)
+        return found
 
     def _ask(self, question: Question, default: str, wrong: str) -> str:
         default = self._before.get(question.name) or default
         if wrong:
             print(f"  {wrong}")
         try:
-            said = input(f"{question.text}\n  {question.name} [{default}]: ").strip() or default
+            nothing = "; - is nothing" if question.optional and default else ""
+            said = input(f"{question.text}\n  {question.name} [{default}]{nothing}: ").strip() or default
         except EOFError:
             raise UsageError("the input has ended; nothing was written") from None
+        said = "" if nothing and said == "-" else said
         self._said[question.name] = said
         return said
 
@@ -185,16 +211,22 @@ class SetupApp(ConfiguredApp):
         todo += self._changed(
             [each for each in changes if each.state is State.CHANGED and each.wanted is not None], disk.shared
         )
+        only_look = self.no_input and not self.yes
         if not todo:
-            disk.keep(changes, remembered)
             print("nothing to do")
+            if only_look and self._here and runs_systemd() and disk.record.pending:
+                self.note("But the hub was not restarted after the last change: add --yes.")
+                return None
+            if not only_look:
+                disk.keep(changes, remembered)
             return []
         for each in todo:
             print(each.diff, end="\n\n")
         for each in todo:
             purpose = f"  {each.wanted.purpose}" if each.wanted else ""
             print(f"{'remove' if each.wanted is None else 'write':7}{each.path}{purpose}")
-        if self.no_input and not self.yes:
+        print(links_text(disk, [each for each in todo if each.wanted is None]), end="")
+        if only_look:
             self.note("Nothing was written: add --yes.")
             return None
         self.confirm("Write this?")
@@ -211,15 +243,16 @@ class SetupApp(ConfiguredApp):
         """
         chosen = []
         for each in changes:
-            print(each.diff)
             said = f"was {'removed' if each.now is None else 'changed'} by a person"
             if each.path in shared:
                 said = f"is the hub {shared[each.path]}'s (a folder of its own for this one: --libexec)"
-            if not self.force and (self.yes or self.no_input or not sys.stdin.isatty()):
-                print(f"{each.path} {said} and stays so; --force writes it\n")
+            if self.force:
+                chosen.append(each)  # and is shown with the others
                 continue
-            question = f"{each.path} {said}. Write it? What is there now is kept, with ~ at the end. [y/N] "
-            if self.force or input(question).strip().lower() in ("y", "yes"):
+            print(each.diff)
+            if self.yes or not self._can_ask:
+                print(f"{each.path} {said} and stays so; --force writes it\n")
+            elif says_yes(f"{each.path} {said}. Write it? What is there now is kept, with ~ at the end. [y/N] "):
                 chosen.append(each)
         return chosen
 
@@ -235,15 +268,15 @@ class SetupApp(ConfiguredApp):
             print(f"stays  {path}  (the hub {disk.shared[path]} needs it)")
         data = disk.record.answers.get("state_folder") or f"/var/lib/{site}"
         print(f"stays  {data}  (databases, secrets, certificates)")
+        print(links_text(disk, ours), end="")
         if self.no_input and not self.yes:
             self.note("Nothing was removed: add --yes.")
             return 1
         running = self._here and runs_systemd()
         named = Units(Commands(), (f"{site}.service", f"{site}-proxy.service"))
-        self.confirm(
-            f"{'End hub and proxy (sessions continue), and remove' if running else 'Remove'} {len(ours)} files?"
-        )
-        if running and any(each.path.startswith("/etc/systemd/") for each in ours):
+        ends = running and bool(named.there())
+        self.confirm(f"{'End hub and proxy (sessions continue), and remove' if ends else 'Remove'} {len(ours)} files?")
+        if ends:  # also where a person has changed the units: their configuration goes
             await named.end()
         for line in disk.remove(ours):
             print(line)
@@ -253,15 +286,18 @@ class SetupApp(ConfiguredApp):
 
     # -- what follows -------------------------------------------------------------------------------------------------
 
-    async def _finish(self, commands: Commands, facts: Facts, answers: Answers, written: Sequence[Change]) -> int:
+    async def _finish(
+        self, commands: Commands, facts: Facts, answers: Answers, disk: Disk, written: Sequence[Change]
+    ) -> int:
         """Start the hub, run the doctor and the test sessions; return the exit status."""
         lacking = missing_programs(facts.programs)
-        started = bool(written) and self._here and runs_systemd() and not lacking
+        started = bool(written or disk.record.pending) and self._here and runs_systemd() and not lacking
         url = f"http://127.0.0.1:{answers.public_port}"
         named = Units(commands, units(answers))
-        if started:
+        if self._here:
             make_state_folder(answers.state_folder, answers.hub_user)
-            await self._start(named, answers, written, url)
+        if started:
+            await self._start(named, answers, disk, url)
         elif self._here and runs_systemd() and not await named.run():
             first = f"install {' and '.join(lacking)}, then: " if lacking else ""
             self.note(f"The hub does not run: {first}systemctl enable --now {named.proxy} {named.hub}")
@@ -271,26 +307,31 @@ class SetupApp(ConfiguredApp):
             print(left_to_do(facts, answers))
         if self.no_test or not (self.test or started):
             return 0
+        from carme_hub.auth.secret_files import exposure  # here: it imports JupyterHub, which --help need not wait for
+
         hub_user = answers.hub_user if os.geteuid() == 0 else ""
         config = Path(self.root) / config_file(answers).lstrip("/")
-        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-        ours = AsHub(commands, config, hub_user, path, config.with_name("secrets"))
+        if open_to := exposure(config.with_name("secrets"), any_owner=True):
+            self.note(f"Others can read a secret of the hub: {open_to}")
+        ours = AsHub(commands, config, hub_user, SEARCH, config.with_name("secrets"))
         doctor = await self.with_progress("asking the doctor", ours.doctor())
         print(doctor.out + doctor.err, end="")
+        wrong = doctor.code not in (0, 3)  # 3: something could not be looked at
         if not answers.test_user:
             self.note("No test sessions: name a user who may start them, --test-user.")
-            return int(doctor.code == 1)
+            return int(wrong)
         token = await ours.token(answers.test_user)
         results = await try_each(url, token, answers.test_user, offered(facts, answers), self.note)
         print(sessions_table(results))
-        return int(doctor.code == 1 or any(each.why for each in results))
+        return int(wrong or any(each.why for each in results))
 
-    async def _start(self, named: Units, answers: Answers, written: Sequence[Change], url: str) -> None:
-        paths = {each.path for each in written if each.state is not State.NEW}
+    async def _start(self, named: Units, answers: Answers, disk: Disk, url: str) -> None:
+        paths = set(disk.record.pending)
         if paths & {config_file(answers), f"/etc/systemd/system/{named.hub}"}:
             await self.with_progress("restarting the hub", named.restart_hub())
         else:
             await self.with_progress("starting proxy and hub", named.start())
+        disk.settle()
         if f"/etc/systemd/system/{named.proxy}" in paths:
             self.note(
                 f"The proxy's unit has changed: systemctl restart {named.proxy} when it suits; open pages reconnect."
@@ -301,9 +342,11 @@ class SetupApp(ConfiguredApp):
 
 def _sources() -> Sources:
     """Return what the package brings, for the place where it is installed."""
-    share = share_folder()
+    share, programs = share_folder(), str(Path(sys.executable).parent)
+    if wrong := checks.path(Facts(), {}, programs):
+        raise ConfigError(f"units cannot name the folder in which this is installed. {wrong}")
     return Sources(
-        bin=str(Path(sys.executable).parent),
+        bin=programs,
         templates={file.name: file.read_text("utf-8") for file in sorted((share / "setup").glob("*.j2"))},
         helpers={
             file.name: file.read_text("utf-8") for file in sorted((share / "libexec").iterdir()) if file.is_file()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import grp
 import itertools
 import os
+import pwd
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,6 +22,8 @@ from .record import Record
 
 RECORD = "setup-record.json"
 _VISUDO = "/usr/sbin/visudo"
+#: Who is in it may write /usr/local, and so is root (Debian's base-passwd).
+_STAFF = "staff"
 
 
 class State(Enum):
@@ -36,7 +41,7 @@ class Change:
     """One file, and what is to become of it.
 
     Attributes:
-        wanted: None = nothing. now: None = there is none. now_mode: its mode.
+        wanted: None = nothing. now: None = there is none. now_mode: its mode. now_owner: where that is a wrong one.
     """
 
     path: str
@@ -44,10 +49,11 @@ class Change:
     wanted: File | None
     now: bytes | None
     now_mode: int = 0
+    now_owner: str = ""
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff; a line about the mode where that alone differs."""
+        """The change as a unified diff; lines about mode and owner where these differ."""
         before = [] if self.now is None else self.now.decode("utf-8", "replace").splitlines()
         after = [] if self.wanted is None else self.wanted.text.splitlines()
         names = ("/dev/null" if self.now is None else self.path, "/dev/null" if self.wanted is None else self.path)
@@ -56,6 +62,8 @@ class Change:
             lines.append(f"# {self.path}: mode {self.now_mode:04o} becomes {self.wanted.mode:04o}")
         elif self.wanted is not None and self.now is None:
             lines.append(f"# {self.path}: mode {self.wanted.mode:04o}, {self.wanted.owner}")
+        if self.wanted is not None and self.now_owner:
+            lines.append(f"# {self.path}: owner {self.now_owner} becomes {self.wanted.owner}")
         return "\n".join(lines)
 
 
@@ -64,8 +72,11 @@ class Disk:
 
     Args:
         root: ``/`` for this machine. folder: the folder of the configuration, seen from the root, which has the record.
+        guarded: whether files must belong to whoever runs setup, in folders that nobody else can write: on this
+            machine sudo runs some of them. Elsewhere users may be others.
 
     Attributes:
+        others: the records of other hubs, by their names.
         shared: paths that setup has written for other hubs too (the helpers, as a rule), and the name of one of these.
             They are never removed.
 
@@ -73,16 +84,25 @@ class Disk:
         ConfigError: the record cannot be trusted or understood.
     """
 
-    def __init__(self, root: Path, folder: str) -> None:
+    def __init__(self, root: Path, folder: str, *, guarded: bool = False) -> None:
         self.root = root
-        self._folder = folder
+        self._folder, self._guarded = folder, guarded
         self._record_file = self._at(f"{folder}/{RECORD}")
         self.record = Record.load(self._record_file)
-        self.shared = self._of_other_hubs()
+        self._recorded = deepcopy(self.record)
+        files = [file for file in sorted(self._at("/etc").glob(f"*/{RECORD}")) if file != self._record_file]
+        self.others = {file.parent.name: Record.load(file) for file in files}
+        self.shared = {path: name for name, record in self.others.items() for path in record.files}
 
     def compare(self, files: Iterable[File]) -> list[Change]:
-        """Return a change for each wanted file, and for each that setup wrote and that is not wanted any more."""
+        """Return a change for each wanted file, and for each that setup wrote and that is not wanted any more.
+
+        Raises:
+            ConfigError: somebody else could replace a file there, or it would be outside of the root.
+        """
         wanted = {file.path: file for file in files}
+        for folder in sorted({self._at(path).parent for path in wanted}):
+            self._check_folder(folder)
         found = [self._change(path, file) for path, file in wanted.items()]
         return found + [change for change in self.removals() if change.path not in wanted]
 
@@ -91,15 +111,44 @@ class Disk:
         found = [self._change(path, None) for path in self.record.files if path not in self.shared]
         return [change for change in found if change.now is not None]
 
-    def _of_other_hubs(self) -> dict[str, str]:
-        others = [file for file in sorted(self._at("/etc").glob(f"*/{RECORD}")) if file != self._record_file]
-        return {path: file.parent.name for file in others for path in Record.load(file).files}
+    def links_to(self, path: str) -> list[str]:
+        """Return the web server's links that lead to a file, and nowhere without it."""
+        folders = [self._at(f"/etc/nginx/{name}") for name in ("conf.d", "sites-enabled")]
+        links = [
+            link for folder in folders if folder.is_dir() for link in sorted(folder.iterdir()) if link.is_symlink()
+        ]
+        found = {Path("/") / link.relative_to(self.root): link.readlink() for link in links}
+        return [str(link) for link, to in found.items() if os.path.normpath(link.parent / to) == path]
+
+    def _check_folder(self, folder: Path) -> None:
+        """Refuse a folder in which others could exchange what root writes, and links that lead out of the root."""
+        near = next(each for each in (folder, *folder.parents) if each.exists())
+        there, root = near.resolve(), self.root.resolve()
+        if not there.is_relative_to(root):
+            raise ConfigError(f"{folder} leads out of {self.root}, to {there}")
+        ways = (self._within(start, end) for start, end in ((there, root), (near, self.root)))
+        for each in (step for way in ways for step in way) if self._guarded else ():
+            status = each.stat()
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & _others_write(status.st_gid):
+                raise ConfigError(
+                    f"{each} can be written by others than root, who could then exchange what is in {folder}: "
+                    f"chown root {each} && chmod go-w {each}; or name another folder"
+                )
+
+    @staticmethod
+    def _within(folder: Path, root: Path) -> Iterator[Path]:
+        """Yield a folder and those above it, up to the root."""
+        for each in (folder, *folder.parents):
+            yield each
+            if each == root:
+                return
 
     def _change(self, path: str, file: File | None) -> Change:
-        now, mode = self._read(path)
+        now, mode, owner = self._read(path)
         ours = path in self.record.files
         if file is not None and now == file.text.encode():
-            return Change(path, State.SAME if mode == file.mode else State.OURS, file, now, mode)
+            state = State.SAME if mode == file.mode and not owner else State.OURS
+            return Change(path, state, file, now, mode, owner)
         if file is None:
             state = State.LEFT if now is not None and self.record.has(path, now) else State.CHANGED
         elif now is None:
@@ -108,23 +157,24 @@ class Disk:
             # Programs that hubs share are the same for all of them; settings of one may be wrong for the other.
             ours = self.record.has(path, now) and (path not in self.shared or bool(file.mode & 0o111))
             state = State.OURS if ours else State.CHANGED
-        return Change(path, state, file, now, mode)
+        return Change(path, state, file, now, mode, owner)
 
     def _at(self, path: str) -> Path:
         return self.root / path.lstrip("/")
 
-    def _read(self, path: str) -> tuple[bytes | None, int]:
-        """Return content and mode. A link is a person's: its target's content is shown, and never counts as ours."""
+    def _read(self, path: str) -> tuple[bytes | None, int, str]:
+        """Return content, mode, and the owner where that is a wrong one. A link is a person's, and never ours."""
         file = self._at(path)
         try:
             status = file.lstat()
             if stat.S_ISLNK(status.st_mode):
-                return f"a link to {file.readlink()}\n".encode(), 0o777
+                return f"a link to {file.readlink()}\n".encode(), 0o777, ""
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{file} is not a file; move it away")
-            return file.read_bytes(), stat.S_IMODE(status.st_mode)
+            strange = self._guarded and status.st_uid not in (0, os.geteuid())
+            return file.read_bytes(), stat.S_IMODE(status.st_mode), _name_of(status.st_uid) if strange else ""
         except FileNotFoundError:
-            return None, 0
+            return None, 0, ""
         except NotADirectoryError as error:
             raise ConfigError(f"{file}: a folder above it is a file; move it away") from error
 
@@ -143,28 +193,40 @@ class Disk:
             self._check_sudoers(change)
         self._folder_of(self._record_file)
         self.record.answers = dict(answers)
+        if self._guarded:
+            replaced = [each.path for each in changes if each.now is not None]
+            self.record.pending = list(dict.fromkeys([*self.record.pending, *replaced]))
         for change in changes:
             if change.wanted is not None:
-                self.record.expect(
-                    change.path, *([] if change.now is None else [change.now]), self._bytes(change.wanted)
-                )
-        self.record.save(self._record_file)
+                # What a person has does not count as ours, also where the machine stops before it is replaced.
+                before = [] if change.now is None or change.state is State.CHANGED else [change.now]
+                self.record.expect(change.path, *before, self._bytes(change.wanted))
+        self._save()
         for change in changes:
             yield self._make(change)
             if change.wanted is not None:
                 self.record.expect(change.path, self._bytes(change.wanted))
-        self.record.save(self._record_file)
+        self._save()
 
     def keep(self, files: Iterable[Change], answers: dict[str, str]) -> None:
         """Count what is on the disk as it is wanted as ours; write nothing where the record has it already."""
-        before = (dict(self.record.answers), {path: list(sums) for path, sums in self.record.files.items()})
         self.record.answers = dict(answers)
         for change in files:
             if change.state is State.SAME and change.now is not None:
                 self.record.expect(change.path, change.now)
-        if before != (self.record.answers, self.record.files):
+        if self.record != self._recorded:
             self._folder_of(self._record_file)
-            self.record.save(self._record_file)
+            self._save()
+
+    def settle(self) -> None:
+        """Note that the hub has read everything that was written."""
+        if self.record.pending:
+            self.record.pending = []
+            self._save()
+
+    def _save(self) -> None:
+        self.record.save(self._record_file)
+        self._recorded = deepcopy(self.record)
 
     def remove(self, changes: Sequence[Change]) -> Iterator[str]:
         """Remove files that setup wrote, then the record, and folders of the configuration that are empty then."""
@@ -178,7 +240,7 @@ class Disk:
 
     def _make(self, change: Change) -> str:
         file = self._at(change.path)
-        if self._read(change.path) != (change.now, change.now_mode):
+        if self._read(change.path) != (change.now, change.now_mode, change.now_owner):
             raise ConfigError(f"{change.path} was changed a moment ago, after it was shown. Run setup again.")
         if change.wanted is None:
             file.unlink(missing_ok=True)
@@ -232,3 +294,22 @@ class Disk:
     @staticmethod
     def _bytes(file: File) -> bytes:
         return file.text.encode()
+
+
+def _others_write(group: int) -> int:
+    """Return the bits of a folder's mode by which others than root could write it."""
+    return stat.S_IWOTH | (0 if group == 0 or _group_name(group) == _STAFF else stat.S_IWGRP)
+
+
+def _group_name(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return ""
+
+
+def _name_of(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

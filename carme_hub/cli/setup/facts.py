@@ -48,17 +48,20 @@ class Facts:
         host: this machine's full name. programs: of those that setup looks for, the ones that are on this machine.
         runtimes: partition to the container runtimes on one of its nodes; partitions that were not looked at lack.
         image: settings of the image that its own description has, where this machine has it too.
-        admin_level: of the hub's user in Slurm, in its words. hub_group: the group of the hub's user.
+        accounts, qos: None = Slurm's accounting did not answer.
+        admin_level: of the hub's user in Slurm, in its words, "" = it has none; None as above.
+        hub_group: the group of the hub's user.
         local_passwords: whether the passwords of users are in this machine's /etc/shadow.
-        users, groups: those that this machine knows; None = they are not looked up.
+        users, groups: those that this machine knows; members: (user, group); None = they are not looked up.
+        ports, folders: those of other hubs on this machine, and what has them, in words.
         notes: what could not be found out, in sentences.
     """
 
     cluster: str = ""
     release: str = ""
     partitions: tuple[Partition, ...] = ()
-    accounts: tuple[str, ...] = ()
-    qos: tuple[str, ...] = ()
+    accounts: tuple[str, ...] | None = ()
+    qos: tuple[str, ...] | None = ()
     sbatch: str = "/usr/bin/sbatch"
     slurm_conf: str = ""
     jwt_key: str = ""
@@ -69,11 +72,14 @@ class Facts:
     programs: frozenset[str] = frozenset()
     runtimes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     image: Mapping[str, object] = field(default_factory=dict)
-    admin_level: str = ""
+    admin_level: str | None = ""
     hub_group: str = ""
     local_passwords: bool = False
     users: Container[str] | None = None
     groups: Container[str] | None = None
+    members: Container[tuple[str, str]] | None = None
+    ports: Mapping[int, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def partition(self, name: str) -> Partition | None:

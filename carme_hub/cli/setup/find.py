@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,15 @@ from carme_hub.errors import ContainerError, SlurmError, SlurmUnreachable
 from carme_hub.slurm.cli import parse as slurm_answers
 from carme_hub.slurm.command import Answer, Commands
 
+from .checks import claimed
 from .facts import Facts, jwt_key, partitions
+from .plan import SEARCH_PATH
+from .record import Record
 
 #: Programs whose presence on this machine matters.
 _PROGRAMS = ("nginx", "caddy", "systemctl", "visudo", "logrotate", "node", "configurable-http-proxy")
-#: Where the units find programs: first beside our own.
-_SEARCH = ":".join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/local/sbin:/usr/sbin:/sbin"])
+#: Where the units find programs, whatever this shell's PATH has besides.
+SEARCH = f"{Path(sys.executable).parent}:{SEARCH_PATH}"
 #: Sources of users whose passwords are in /etc/shadow (nsswitch.conf(5)).
 _LOCAL_SOURCES = frozenset({"files", "compat", "systemd", "db"})
 _MOST_NODES = 64
@@ -64,6 +67,15 @@ class _SystemGroups:
         return True
 
 
+class _SystemMembers:
+    def __contains__(self, pair: object) -> bool:
+        name, group = pair if isinstance(pair, tuple) else ("", "")
+        try:
+            return grp.getgrnam(group).gr_gid in os.getgrouplist(name, pwd.getpwnam(name).pw_gid)
+        except KeyError:
+            return False
+
+
 async def find(commands: Commands, hub_user: str, *, look_up_users: bool = True) -> Facts:
     """Return what Slurm and this machine say.
 
@@ -82,6 +94,7 @@ async def find(commands: Commands, hub_user: str, *, look_up_users: bool = True)
         offered = partitions(lines, nodes)
     except (ValueError, SlurmError) as error:
         raise UsageError(f"Slurm's answer cannot be understood: {error}") from error
+    _need(commands, "sbatch")  # the helper calls it by its path
     notes: list[str] = []
     accounts = await _listed(commands, notes, "account", "format=Account")
     qos = await _listed(commands, notes, "qos", "format=Name")
@@ -91,23 +104,35 @@ async def find(commands: Commands, hub_user: str, *, look_up_users: bool = True)
         cluster=config.get("ClusterName", ""),
         release=config.get("SLURM_VERSION", ""),
         partitions=offered,
-        accounts=tuple(dict.fromkeys(accounts)),
+        accounts=accounts and tuple(dict.fromkeys(accounts)),
         qos=qos,
         sbatch=commands.path("sbatch"),
         slurm_conf=_file_here(config.get("SLURM_CONF", "")),  # the controller's, which need not be here
         jwt_key=key,
         has_jwt_key=bool(_file_here(key)),
-        sudo=shutil.which("sudo", path=_SEARCH) or "",
+        sudo=shutil.which("sudo", path=SEARCH) or "",
         addresses=await asyncio.to_thread(_addresses, nodes),
         host=await asyncio.to_thread(socket.getfqdn),
-        programs=frozenset(name for name in _PROGRAMS if shutil.which(name, path=_SEARCH)),
-        admin_level=level[0] if level else "",
+        programs=frozenset(name for name in _PROGRAMS if shutil.which(name, path=SEARCH)),
+        admin_level=None if level is None else "".join(level[:1]),
         hub_group=_group_of(hub_user),
         local_passwords=_local_passwords(),
         users=_SystemUsers() if look_up_users else None,
         groups=_SystemGroups() if look_up_users else None,
+        members=_SystemMembers() if look_up_users else None,
         notes=tuple(notes),
     )
+
+
+def of_this_shell() -> dict[str, str]:
+    """Return the answers by which the hub asks the same Slurm as this shell, whose variables its unit has not."""
+    found = {}
+    here, unit = shutil.which("scontrol"), shutil.which("scontrol", path=SEARCH)
+    if here and Path(here).parent.name == "bin" and not (unit and Path(unit).samefile(here)):
+        found["slurm_prefix"] = str(Path(here).parent.parent)
+    if conf := os.environ.get("SLURM_CONF"):
+        found["slurm_conf"] = conf
+    return found
 
 
 async def look_at_nodes(commands: Commands, facts: Facts, names: Iterable[str], user: str) -> Facts:
@@ -126,6 +151,25 @@ async def look_at_nodes(commands: Commands, facts: Facts, names: Iterable[str], 
     return replace(facts, runtimes=found, notes=tuple(notes))
 
 
+def beside(facts: Facts, others: Mapping[str, Record]) -> Facts:
+    """Return the facts with ports and state folders of other hubs on this machine.
+
+    Args:
+        others: the records of the hubs, by their names.
+    """
+    ports = {
+        number: f"{what} of the hub {name}"
+        for name, record in others.items()
+        for what, text in record.ports().items()
+        for number in claimed(what, text)
+    }
+    folders = {
+        record.answers.get("state_folder") or f"/var/lib/{name}": f"the state folder of the hub {name}"
+        for name, record in others.items()
+    }
+    return replace(facts, ports=ports, folders=folders)
+
+
 def with_image(facts: Facts, path: str) -> Facts:
     """Return the facts with what an image's own description says, where this machine has it."""
     try:
@@ -142,15 +186,18 @@ def with_image(facts: Facts, path: str) -> Facts:
     return replace(facts, image=found)
 
 
-async def _ask(commands: Commands, name: str, *arguments: str) -> Answer:
-    path = commands.path(name)
-    if shutil.which(path) is None:
+def _need(commands: Commands, name: str) -> None:
+    if shutil.which(commands.path(name)) is None:
         where = f"in {commands.prefix}/bin" if commands.prefix else "on the PATH"
         raise UsageError(
             f"There is no {name} {where}: Slurm's commands are needed on the hub's machine. Install them (Debian: "
             "apt install slurm-client, and slurm.conf or a configless controller), or name their folder: "
             "--slurm-prefix /opt/slurm"
         )
+
+
+async def _ask(commands: Commands, name: str, *arguments: str) -> Answer:
+    _need(commands, name)
     try:
         answer = await commands.query(name, *arguments)
     except SlurmUnreachable as error:
@@ -160,8 +207,8 @@ async def _ask(commands: Commands, name: str, *arguments: str) -> Answer:
     return answer
 
 
-async def _listed(commands: Commands, notes: list[str], what: str, *words: str) -> tuple[str, ...]:
-    """Return one column of a list of sacctmgr; a note where accounting does not answer."""
+async def _listed(commands: Commands, notes: list[str], what: str, *words: str) -> tuple[str, ...] | None:
+    """Return one column of a list of sacctmgr; None, and a note, where accounting does not answer."""
     try:
         answer = await commands.query("sacctmgr", "--readonly", "--noheader", "--parsable2", "show", what, *words)
         said = answer.message if answer.code != 0 or answer.reports_error else ""
@@ -169,7 +216,7 @@ async def _listed(commands: Commands, notes: list[str], what: str, *words: str) 
         answer, said = None, str(error)
     if answer is None or said:
         notes.append(f"Slurm's accounting did not list {what}s: {said}")
-        return ()
+        return None
     return tuple(line.strip() for line in answer.out.splitlines() if line.strip())
 
 
@@ -195,7 +242,10 @@ async def _probe(commands: Commands, partition: str, user: str) -> list[str]:
     lines = [line for line in answer.out.splitlines() if line.startswith(_MARK)]
     if not lines:
         raise SlurmUnreachable(f"srun: {answer.message}")
-    return list(json.loads(lines[-1].removeprefix(_MARK)))
+    try:
+        return [str(name) for name in json.loads(lines[-1].removeprefix(_MARK))]
+    except (ValueError, TypeError) as error:
+        raise SlurmUnreachable(f"srun: {lines[-1][:200]!r} is not understood") from error
 
 
 def _addresses(nodes: Iterable[Node]) -> tuple[str, ...]:

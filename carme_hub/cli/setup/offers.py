@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from carme_hub.domain.cluster.tres import ANY_TYPE
+
 from .facts import Partition
 
 #: The longest and the usual session, in minutes, where the partition allows more; and the length of a test session.
@@ -38,7 +40,8 @@ def smallest_session(profile: Mapping[str, Any]) -> dict[str, Any]:
 def _profile(partition: Partition, slug: str, default: bool) -> dict[str, Any]:
     memory = max(1, partition.memory_mib * _MEMORY_PERCENT // 100 // 1024)
     longest = min(partition.max_minutes or LONGEST, LONGEST)
-    gpus = max(partition.gpus.values(), default=0)
+    types = _types(partition)
+    gpus = max(types.values(), default=0)
     found: dict[str, Any] = {
         "slug": slug,
         "display_name": partition.name,
@@ -54,12 +57,17 @@ def _profile(partition: Partition, slug: str, default: bool) -> dict[str, Any]:
     if partition.groups:
         found["groups"] = list(partition.groups)
     if gpus:
-        found["gpus"] = {"types": dict(partition.gpus), "min": 1, "max": gpus, "default": 1}
+        found["gpus"] = {"types": types, "min": 1, "max": gpus, "default": 1}
     parts = gpus or 4  # a session with one GPU gets its part of the node, one without a quarter at most
     found["cpus"] = _limit(1, max(1, partition.cpus), max(1, min(partition.cpus // parts, 8)))
     found["memory_gib"] = _limit(1, memory, max(1, min(memory // parts, 32)))
     found["time_minutes"] = _limit(min(TEST_MINUTES, longest), longest, min(USUAL, longest))
     return found
+
+
+def _types(partition: Partition) -> dict[str, int]:
+    """Return GPU types and counts; without the GPUs of which Slurm has no type, because a session asks for a type."""
+    return {kind: count for kind, count in partition.gpus.items() if kind != ANY_TYPE}
 
 
 def _limit(least: int, most: int, default: int) -> dict[str, int]:
@@ -68,8 +76,10 @@ def _limit(least: int, most: int, default: int) -> dict[str, int]:
 
 def _description(partition: Partition) -> str:
     nodes = f"{partition.nodes} node" + ("" if partition.nodes == 1 else "s")
-    kinds = " or ".join(f"{count} × {kind}" for kind, count in partition.gpus.items())
-    return f"{nodes}, each with up to {kinds}." if kinds else f"{nodes} without GPUs."
+    kinds = " or ".join(f"{count} × {kind}" for kind, count in _types(partition).items())
+    if kinds:
+        return f"{nodes}, each with up to {kinds}."
+    return f"{nodes}, whose GPUs are not offered." if partition.gpus else f"{nodes} without GPUs."
 
 
 def _slug(name: str, taken: Sequence[str] | Any) -> str:

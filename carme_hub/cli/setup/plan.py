@@ -15,11 +15,12 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from .answers import Answers
+from .checks import image_format
 from .facts import Facts
 from .offers import profiles
-from .questions import image_format
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Where units find programs, after those beside our own.
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOKEN_LIFESPAN = 300
 _LINE = 90
 _HELPERS = {"sudo": ("carme-submit", "carme-jobs"), "rest": ("carme-token", "carme-jobs")}
@@ -129,7 +130,7 @@ class _Renderer:
         self._values: dict[str, Any] = {
             "a": answers,
             "bin": sources.bin,
-            "path": f"{sources.bin}:{_PATH}",
+            "path": f"{sources.bin}:{SEARCH_PATH}",
             "state": _state(answers.state_folder),
             "protect_home": "read-only" if _in_a_home(sources.bin) or _in_a_home(answers.state_folder) else "yes",
             "hub_group": facts.hub_group or answers.hub_user,

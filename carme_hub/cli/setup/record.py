@@ -16,6 +16,8 @@ from pathlib import Path
 
 from carme_hub.errors import ConfigError
 
+from .checks import PORTS
+
 VERSION = 1
 
 
@@ -31,10 +33,18 @@ class Record:
     Attributes:
         answers: those that a person gave. files: path to the checksums that count as ours: one, and two while the file
             is being replaced, so that an interruption at any point leaves a file that is known.
+        pending: paths that were replaced or removed, and that a hub which runs has not read since.
+        image: path and description of the image, when it was last read; a share that is not mounted does not change it.
     """
 
     answers: dict[str, str] = field(default_factory=dict)
     files: dict[str, list[str]] = field(default_factory=dict)
+    pending: list[str] = field(default_factory=list)
+    image: dict[str, object] = field(default_factory=dict)
+
+    def ports(self) -> dict[str, str]:
+        """Return the ports of this hub by their names; those that are not in the answers are the usual ones."""
+        return {name: self.answers.get(name) or str(first) for name, (first, _) in PORTS.items()}
 
     @classmethod
     def load(cls, file: Path) -> Record:
@@ -44,7 +54,7 @@ class Record:
             ConfigError: somebody else can have written it, or it is not understood.
         """
         try:
-            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -58,7 +68,9 @@ class Record:
                 version, answers, files = document["version"], document["answers"], document["files"]
                 if version != VERSION:
                     raise ConfigError(f"{file} is of another release of Carme Hub (version {version})")
-                return cls(_texts(answers), {str(path): [str(sum) for sum in sums] for path, sums in files.items()})
+                pending, image = document.get("pending", []), document.get("image", {})
+                sums = {str(path): [str(each) for each in found] for path, found in files.items()}
+                return cls(_texts(answers), sums, [str(path) for path in pending], dict(image))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ConfigError(
                     f"{file} is not understood ({error}). Move it away: then setup takes its files for a person's, and "
@@ -67,7 +79,8 @@ class Record:
 
     def save(self, file: Path) -> None:
         """Write the record, which is never readable by others."""
-        document = {"version": VERSION, "answers": self.answers, "files": dict(sorted(self.files.items()))}
+        document: dict[str, object] = {"version": VERSION, "answers": self.answers}
+        document |= {"files": dict(sorted(self.files.items())), "pending": self.pending, "image": self.image}
         new = file.with_name(f"{file.name}~")
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:

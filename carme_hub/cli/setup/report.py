@@ -1,12 +1,14 @@
-"""What setup says: what was found, what is left to the administrator, what the test sessions cost. Pure text."""
+"""What setup says: what was found, what is left to the administrator, what the test sessions cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from carme_hub.cli.base import table
+from carme_hub.domain.cluster.tres import ANY_TYPE
 
 from .answers import Answers
+from .disk import Change, Disk
 from .facts import Facts
 from .trial import Result
 
@@ -30,7 +32,13 @@ def found_text(facts: Facts) -> str:
 def left_to_do(facts: Facts, answers: Answers) -> str:
     """Return what setup does not do, because it is another program's, or takes rights in Slurm."""
     lines = []
-    if facts.admin_level.lower() not in ("operator", "administrator"):
+    for each in filter(None, map(facts.partition, answers.partitions)):
+        if ANY_TYPE in each.gpus:
+            lines.append(
+                f"GPUs of {each.name}:  not offered where Slurm has no type of them: Gres=gpu:TYPE:N in slurm.conf, "
+                "Type= in gres.conf"
+            )
+    if (facts.admin_level or "").lower() not in ("operator", "administrator"):
         lines.append(f"the hub in Slurm:  sacctmgr add user {answers.hub_user} account=root adminlevel=Operator")
     if "configurable-http-proxy" not in facts.programs:
         lines.append("the proxy:         install Node.js, then: npm install -g configurable-http-proxy")
@@ -52,6 +60,21 @@ def left_to_do(facts: Facts, answers: Answers) -> str:
     return "\n".join(["Left to you:", *(f"  {line}" for line in lines)])
 
 
+def links_text(disk: Disk, gone: Sequence[Change]) -> str:
+    """Return a line for each link of the web server that leads to a file that goes: without it nginx does not start."""
+    lines = [
+        f"yours  {link} leads to {each.path}, which goes: rm {link} && systemctl reload nginx\n"
+        for each in gone
+        for link in disk.links_to(each.path)
+    ]
+    lines += [
+        f"yours  /etc/caddy/Caddyfile may import {each.path}, which goes: take that line out, and reload caddy\n"
+        for each in gone
+        if each.path.endswith("/Caddyfile")
+    ]
+    return "".join(lines)
+
+
 def sessions_table(results: Sequence[Result]) -> str:
     """Return what each test session cost."""
     return table(("partition", "ready after s", "gone after s", ""), [each.row for each in results])
@@ -61,7 +84,8 @@ def _partition(facts: Facts, name: str) -> str:
     each = facts.partition(name)
     if each is None:
         return name
-    gpus = ", ".join(f"{count} × {kind}" for kind, count in each.gpus.items()) or "no GPU"
+    kinds = {kind if kind != ANY_TYPE else "GPU without a type": count for kind, count in each.gpus.items()}
+    gpus = ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "no GPU"
     limit = f"{each.max_minutes} min" if each.max_minutes else "no time limit"
     found = facts.runtimes.get(name)
     more = f"; {', '.join(sorted(found)) or 'no container runtime'}" if found is not None else ""
@@ -76,6 +100,8 @@ def _tokens(facts: Facts) -> str:
     return f"signed with {facts.jwt_key}" + ("" if facts.has_jwt_key else ", which is not on this machine")
 
 
-def _list(names: Sequence[str]) -> str:
+def _list(names: Sequence[str] | None) -> str:
+    if names is None:
+        return "not known: Slurm's accounting does not answer"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more or "none found"

@@ -1,19 +1,20 @@
-"""The units of a site in systemd: started, restarted, ended; and the wait until people can log in."""
+"""The units of a site in systemd: started, restarted, ended; the wait until the hub answers; and its folder."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pwd
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
 
-from carme_hub.errors import CarmeError
+from carme_hub.errors import CarmeError, ConfigError
 from carme_hub.slurm.command import Commands
 
+UNITS = Path("/etc/systemd/system")
 #: Seconds: a start makes certificates the first time; a stop waits for the hub's services.
 _SYSTEMCTL_LIMIT, _READY_LIMIT = 120.0, 120.0
 
@@ -52,9 +53,14 @@ class Units:
         states = answer.out.split()
         return len(states) == 2 and set(states) <= {"active", "activating", "reloading"}
 
+    def there(self) -> list[str]:
+        """Return those of the two of which there is a file where setup writes it."""
+        return [name for name in (self.hub, self.proxy) if (UNITS / name).exists()]
+
     async def end(self) -> None:
-        """End both, and start neither with the machine. Sessions continue until their jobs end."""
-        await self._systemctl("disable", "--now", self.hub, self.proxy)
+        """End those that are there, and start none with the machine. Sessions continue until their jobs end."""
+        if names := self.there():
+            await self._systemctl("disable", "--now", *names)
 
     async def forget(self) -> None:
         """Have systemd notice that files of units are gone."""
@@ -69,7 +75,9 @@ class Units:
 
 
 async def wait_until_ready(url: str, limit: float = _READY_LIMIT) -> float:
-    """Return the seconds until the log-in page is there; right after its start the proxy has no route to the hub.
+    """Return the seconds until the hub answers through the proxy, which right after its start has no route to it.
+
+    It is asked for its API's version: what the log-in page is depends on how people log in, and may be elsewhere.
 
     Raises:
         CarmeError: it was not there in time.
@@ -78,14 +86,31 @@ async def wait_until_ready(url: str, limit: float = _READY_LIMIT) -> float:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while time.monotonic() < began + limit:
             try:
-                async with session.get(f"{url}/hub/login") as answer:
-                    if answer.status == 200 and "<form" in await answer.text("utf-8", "replace"):
+                async with session.get(f"{url}/hub/api/", allow_redirects=False) as answer:
+                    if answer.status == 200 and '"version"' in await answer.text("utf-8", "replace"):
                         return time.monotonic() - began
                     said = f"status {answer.status}"
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 said = str(error) or type(error).__name__
             await asyncio.sleep(0.3)
-    raise CarmeError(f"{url}/hub/login is not there after {limit:.0f} s ({said})")
+    raise CarmeError(f"{url}/hub/api/ is not there after {limit:.0f} s ({said})")
+
+
+def check_state_folder(folder: str, user: str) -> None:
+    """Refuse a folder that is somebody else's: systemd would give it, and all that is in it, to the hub's user.
+
+    Raises:
+        ConfigError: it is no folder, or belongs to another user.
+    """
+    path = Path(folder)
+    if not path.exists():
+        return
+    owner = path.stat().st_uid
+    if not path.is_dir() or owner != pwd.getpwnam(user).pw_uid:
+        raise ConfigError(
+            f"state_folder: {folder} is there and does not belong to {user} (its owner has the number {owner}). Name "
+            f"another folder; or, where it is the hub's: chown -R {user} {folder}"
+        )
 
 
 def make_state_folder(folder: str, user: str) -> None:
@@ -93,9 +118,12 @@ def make_state_folder(folder: str, user: str) -> None:
     path = Path(folder)
     if folder.startswith("/var/lib/") or path.exists():
         return
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for above in reversed([each for each in path.parents if not each.exists()]):
+        above.mkdir()
+        above.chmod(0o755)  # whatever root's umask is: the hub has to enter it
     path.mkdir(mode=0o700)
-    shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
+    who = pwd.getpwnam(user)
+    os.chown(path, who.pw_uid, who.pw_gid, follow_symlinks=False)
 
 
 def missing_programs(programs: Sequence[str] | frozenset[str]) -> list[str]:

@@ -80,7 +80,7 @@ class AsHub:
 def variables(file: Path) -> dict[str, str]:
     """Return the variables that a unit gets by ``EnvironmentFile=``: lines ``NAME=value``, in quotes or not."""
     found = {}
-    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+    for line in file.read_text("utf-8", "replace").splitlines() if file.is_file() else ():
         name, is_one, value = (part.strip() for part in line.partition("="))
         if is_one and not name.startswith(("#", ";")):
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"

@@ -1,11 +1,16 @@
-"""A site with forged answers of Slurm: partitions of several kinds, and commands that print them."""
+"""A site with forged answers of Slurm: partitions of several kinds, commands that print them, and setup before them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import yaml
+from traitlets.config import Application
+
 from carme_hub.cli.setup.answers import Answers, complete, typed
+from carme_hub.cli.setup.command import SetupApp
 from carme_hub.cli.setup.facts import Facts, partitions
 from carme_hub.cli.setup.plan import Sources
 from carme_hub.paths import share_folder
@@ -55,6 +60,7 @@ GIVEN = {
     "image": "/opt/images/pytorch",
     "container_runtime": "apptainer",
 }
+HUB_CONFIG = "etc/carme-hub/jupyterhub_config.py"
 
 
 def facts() -> Facts:
@@ -108,3 +114,38 @@ def forge_commands(prefix: Path, *, srun: str = "exit 1") -> None:
         shim = prefix / "bin" / name
         shim.write_text(f'#!/bin/sh\necho "$0 $*" >> {prefix}/calls\n{text}\n')
         shim.chmod(0o755)
+
+
+class CommandLine:
+    """The command, with a root and a Slurm of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.prefix, self._capsys = folder / "root", folder / "slurm", capsys
+        self.root.mkdir()
+        forge_commands(self.prefix)
+        self.answers = folder / "site.yaml"
+        self.answer(**GIVEN)
+
+    def answer(self, **answers: str) -> None:
+        """Write the file of answers."""
+        self.answers.write_text(yaml.safe_dump({"slurm_prefix": str(self.prefix), **answers}))
+
+    def run(self, *argv: str) -> tuple[int, str, str]:
+        """Run it; return its exit status, stdout and stderr."""
+        app = SetupApp()
+        with pytest.raises(SystemExit) as ended:
+            self._start(app, ["--root", str(self.root), *argv])
+        output = self._capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
+
+    def write(self, *argv: str) -> tuple[int, str, str]:
+        """Run it with the file of answers, and nobody to ask."""
+        return self.run("--answers", str(self.answers), "--no-input", "--yes", *argv)
+
+    @staticmethod
+    def _start(app: Application, argv: list[str]) -> None:
+        app.initialize(argv)
+        app.start()
+
+    def files(self) -> dict[str, str]:
+        return {str(file.relative_to(self.root)): file.read_text() for file in self.root.rglob("*") if file.is_file()}

@@ -40,6 +40,16 @@ def test_all_that_is_missing_is_listed_at_once() -> None:
         ("site", "2hub", "a letter first"),
         ("public_port", "8081", "8081: hub_port is that port already"),
         ("hub_user", "Hub", "lower-case letters"),
+        ("hub_user", "root", "a hub that is root can do everything"),
+        ("test_user", "J.Doe@site", ""),
+        ("test_user", "-x", "letters, digits and . _ @ -"),
+        ("state_folder", "/etc/hub", "in a folder of the system"),
+        ("state_folder", "/tmp/hub", "in a folder of the system"),
+        ("state_folder", "/var/lib", "not the hub's alone"),
+        ("libexec", "/var/lib/carme-hub/libexec", "helpers are for root alone to write"),
+        ("libexec", "/var/lib/carme-hub", "helpers are for root alone to write"),
+        ("services_port", "8079", "8081: hub_port is that port already"),
+        ("services_port", "65534", "from 1024 to 65535"),
         ("group", "domain users", "quoted in sudoers"),
         ("group", "a,ALL", "quoted in sudoers"),
         ("host", "https://hub", "write the name of a machine"),
@@ -74,6 +84,28 @@ def test_a_group_and_a_user_that_the_machine_does_not_have_are_named() -> None:
         complete(GIVEN, here)
     with pytest.raises(AnswersWrong, match="hub_user: there is no user 'carme-hub'"):
         complete(GIVEN, replace(here, users=frozenset()))
+
+
+def test_the_test_user_is_one_whose_sessions_start() -> None:
+    here = replace(facts(), users={"alice", "pierre", "carme-hub"}, members={("alice", "gpu-users")})
+    assert complete({**GIVEN, "test_user": "alice"}, here)["test_user"] == "alice"
+    with pytest.raises(AnswersWrong, match="test_user: pierre is not in the group gpu-users"):
+        complete({**GIVEN, "test_user": "pierre"}, here)
+
+
+def test_a_unit_does_not_get_a_group_that_is_not_there() -> None:
+    here = replace(facts(), groups={"gpu-users", "hub-admins"})
+    assert complete(GIVEN, here)["local_passwords"] == "no"
+    with pytest.raises(AnswersWrong, match="local_passwords: there is no group 'shadow'"):
+        complete({**GIVEN, "local_passwords": "yes"}, here)
+
+
+def test_ports_of_another_hub_here_are_left_to_it() -> None:
+    beside = replace(facts(), ports={8081: "hub_port of the hub one", 10103: "services_port of the hub one"})
+    found = complete(GIVEN, beside)
+    assert (found["hub_port"], found["public_port"], found["services_port"]) == ("9081", "8000", "11102")
+    with pytest.raises(AnswersWrong, match="8081: hub_port of the hub one is that port already"):
+        complete({**GIVEN, "hub_port": "8081"}, beside)
 
 
 def test_the_way_to_submit_is_what_the_site_has() -> None:

@@ -3,59 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from forged_setup import GIVEN, PARTITIONS, forge_commands
-from traitlets.config import Application
-
-from carme_hub.cli.setup.command import SetupApp
-
-CONFIG = "etc/carme-hub/jupyterhub_config.py"
-
-
-class CommandLine:
-    """The command, with a root and a Slurm of its own."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root, self.prefix, self._capsys = folder / "root", folder / "slurm", capsys
-        self.root.mkdir()
-        forge_commands(self.prefix)
-        self.answers = folder / "site.yaml"
-        self.answer(**GIVEN)
-
-    def answer(self, **answers: str) -> None:
-        """Write the file of answers."""
-        self.answers.write_text(yaml.safe_dump({"slurm_prefix": str(self.prefix), **answers}))
-
-    def run(self, *argv: str) -> tuple[int, str, str]:
-        """Run it; return its exit status, stdout and stderr."""
-        app = SetupApp()
-        with pytest.raises(SystemExit) as ended:
-            self._start(app, ["--root", str(self.root), *argv])
-        output = self._capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    def write(self, *argv: str) -> tuple[int, str, str]:
-        """Run it with the file of answers, and nobody to ask."""
-        return self.run("--answers", str(self.answers), "--no-input", "--yes", *argv)
-
-    @staticmethod
-    def _start(app: Application, argv: list[str]) -> None:
-        app.initialize(argv)
-        app.start()
-
-    def files(self) -> dict[str, str]:
-        return {str(file.relative_to(self.root)): file.read_text() for file in self.root.rglob("*") if file.is_file()}
-
-
-@pytest.fixture
-def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
-    with Path(os.devnull).open() as no_terminal:
-        monkeypatch.setattr("sys.stdin", no_terminal)
-        yield CommandLine(tmp_path, capsys)
+from forged_setup import GIVEN, HUB_CONFIG, PARTITIONS, CommandLine
 
 
 def test_it_shows_everything_and_writes_only_what_was_confirmed(line: CommandLine) -> None:
@@ -63,7 +14,7 @@ def test_it_shows_everything_and_writes_only_what_was_confirmed(line: CommandLin
     assert (code, line.files()) == (1, {})
     assert "Nothing was written: add --yes." in err
     assert '+c.CarmeSlurm.cluster = "ada"' in out
-    assert f"write  /{CONFIG}  the hub's configuration" in out
+    assert f"write  /{HUB_CONFIG}  the hub's configuration" in out
     assert "partition  gpu: 2 nodes, up to 96 CPUs, 1000 GiB, 4 × a100, 8 × h100; 2880 min" in out
     code, out, err = line.run("--answers", str(line.answers))
     assert (code, line.files()) == (2, {})
@@ -87,7 +38,7 @@ def test_a_new_partition_and_a_new_answer_are_written_and_nothing_else(line: Com
     code, out, _ = line.run("--no-input", "--yes", "--memory-max", "8G")
     assert code == 0
     assert [text for text in out.splitlines() if text.startswith("wrote")] == [
-        f"wrote /{CONFIG}",
+        f"wrote /{HUB_CONFIG}",
         "wrote /etc/systemd/system/carme-hub.service",
     ]
     assert line.run("--no-input", "--yes")[1].endswith("nothing to do\n"), "the new answer is remembered"
@@ -95,15 +46,15 @@ def test_a_new_partition_and_a_new_answer_are_written_and_nothing_else(line: Com
 
 def test_a_file_that_a_person_has_changed_is_shown_and_stays_without_force(line: CommandLine) -> None:
     line.write()
-    config = line.root / CONFIG
+    config = line.root / HUB_CONFIG
     config.write_text(config.read_text() + "# mine\n")
     code, out, _ = line.write("--hub-port", "9000")
     assert code == 0
-    assert f"/{CONFIG} was changed by a person and stays so; --force writes it" in out
+    assert f"/{HUB_CONFIG} was changed by a person and stays so; --force writes it" in out
     assert "-# mine" in out
     assert config.read_text().endswith("# mine\n")
     code, out, _ = line.write("--hub-port", "9000", "--force")
-    assert f"wrote /{CONFIG} (yours is now /{CONFIG}~)" in out
+    assert f"wrote /{HUB_CONFIG} (yours is now /{HUB_CONFIG}~)" in out
     assert "9000" in config.read_text()
     assert config.with_name("jupyterhub_config.py~").read_text().endswith("# mine\n")
 
@@ -119,7 +70,7 @@ def test_a_second_hub_has_the_helpers_of_the_first_and_does_not_take_them_away(l
     assert '"gpu-users"' in line.files()[helpers[1:]]
     code, out, _ = line.run("--site", "hub2", "--remove", "--yes")
     assert f"stays  {helpers}  (the hub carme-hub needs it)" in out
-    assert {"usr/local/libexec/carme-submit", helpers[1:], CONFIG} <= line.files().keys()
+    assert {"usr/local/libexec/carme-submit", helpers[1:], HUB_CONFIG} <= line.files().keys()
     assert "etc/systemd/system/hub2.service" not in line.files()
     line.run("--remove", "--yes")
     assert line.files() == {}
@@ -184,7 +135,7 @@ def test_a_node_of_each_partition_is_looked_at_where_its_user_may(line: CommandL
     srun.write_text(f'#!/bin/sh\necho "$*" >> {line.prefix}/sruns\necho \'carme-setup:["podman","apptainer"]\'\n')
     code, _, err = line.write()
     assert code == 0, err
-    assert 'container_runtime = "apptainer"' in line.files()[CONFIG]
+    assert 'container_runtime = "apptainer"' in line.files()[HUB_CONFIG]
     calls = (line.prefix / "sruns").read_text()
     assert "--partition=cpu" in calls
     assert "--partition=gpu" in calls
@@ -224,14 +175,14 @@ def test_in_a_terminal_it_asks_what_it_does_not_know_and_once_only(
     assert asked[:4] == ["group", "partitions", "image", "test_user"]
     assert "host" not in asked, "it was named on the command line"
     assert asked[-1] == "Write this?"
-    assert "'format'" not in line.files()[CONFIG]
-    assert '"format": "sif"' in line.files()[CONFIG]
+    assert "'format'" not in line.files()[HUB_CONFIG]
+    assert '"format": "sif"' in line.files()[HUB_CONFIG]
     asked.clear()
     assert line.run()[1].endswith("nothing to do\n")
     assert asked == []
-    (line.root / CONFIG).write_text("mine\n")
+    (line.root / HUB_CONFIG).write_text("mine\n")
     assert line.run("--memory-max", "8G")[0] == 0
-    assert asked[0].startswith(f"/{CONFIG} was changed by a person. Write it?")
+    assert asked[0].startswith(f"/{HUB_CONFIG} was changed by a person. Write it?")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,6 +162,72 @@ def test_an_interruption_between_two_files_is_no_persons_change(tmp_path: Path) 
     assert states(tmp_path, files) == {UNIT: State.SAME, RULES: State.OURS}
 
 
+def test_what_a_person_has_does_not_become_ours_by_an_interruption(tmp_path: Path) -> None:
+    write(tmp_path, wanted())
+    (tmp_path / UNIT[1:]).write_text("mine\n")
+    disk = Disk(tmp_path, FOLDER)
+    changes = [change(tmp_path, wanted("[Unit]\nA=1\n"), RULES), change(tmp_path, wanted("[Unit]\nA=1\n"), UNIT)]
+    half = disk.write(changes, {})
+    next(half)  # the rules; and then the machine stops
+    half.close()
+    assert states(tmp_path, wanted("[Unit]\nA=1\n"))[UNIT] is State.CHANGED
+
+
+def test_what_the_hub_has_not_read_is_remembered_until_it_has(tmp_path: Path) -> None:
+    def disk() -> Disk:
+        return Disk(tmp_path, FOLDER, guarded=True)
+
+    list(disk().write(disk().compare(wanted()), {}))
+    assert disk().record.pending == [], "a hub that starts for the first time reads all of it"
+    list(disk().write(disk().compare(wanted("[Unit]\nA=1\n"))[:1], {}))
+    assert disk().record.pending == [UNIT]
+    found = disk()
+    found.keep(found.compare(wanted("[Unit]\nA=1\n")), {})
+    assert disk().record.pending == [UNIT], "as long as it was not started again"
+    disk().settle()
+    assert disk().record.pending == []
+
+
+def test_files_that_sudo_runs_belong_to_root_also_where_their_text_is_right(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        return
+    write(tmp_path, wanted())
+    os.chown(tmp_path / UNIT[1:], 65534, 65534)
+    assert states(tmp_path, wanted())[UNIT] is State.SAME, "elsewhere users have other numbers"
+    disk = Disk(tmp_path, FOLDER, guarded=True)
+    (found,) = [each for each in disk.compare(wanted()) if each.path == UNIT]
+    assert (found.state, found.diff) == (State.OURS, f"# {UNIT}: owner nobody becomes root")
+    list(disk.write([found], {}))
+    assert (tmp_path / UNIT[1:]).stat().st_uid == 0
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_in_which_others_could_exchange_a_file_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "etc/systemd"
+    folder.mkdir(parents=True)
+    os.chown(folder, -1, 65534 if os.geteuid() == 0 else -1)
+    folder.chmod(mode)
+    with pytest.raises(ConfigError, match=f"{folder} can be written by others than root.*chmod go-w {folder}"):
+        Disk(tmp_path, FOLDER, guarded=True).compare(wanted())
+    folder.chmod(0o755)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "etc/sudoers.d").symlink_to(tmp_path / "open")
+    with pytest.raises(ConfigError, match="open can be written by others than root"):
+        Disk(tmp_path, FOLDER, guarded=True).compare(wanted())
+    assert not list((tmp_path / "open").iterdir())
+
+
+def test_a_link_does_not_lead_out_of_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (root / "etc/systemd").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"leads out of {root}, to {tmp_path}/elsewhere"):
+        write(root, wanted())
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_rules_that_sudo_does_not_take_are_not_written(tmp_path: Path) -> None:
     if not Path("/usr/sbin/visudo").exists():
         return
@@ -198,6 +265,21 @@ def test_a_record_that_others_can_have_written_is_not_believed(tmp_path: Path, t
     file.chmod(mode)
     with pytest.raises(ConfigError, match=says):
         Record.load(file)
+
+
+def test_a_record_of_the_first_release_is_read(tmp_path: Path) -> None:
+    file = tmp_path / RECORD
+    file.write_text(json.dumps({"version": 1, "answers": {"group": "g"}, "files": {"/x": ["0"]}}))
+    file.chmod(0o600)
+    record = Record.load(file)
+    assert (record.answers, record.files, record.pending, record.image) == ({"group": "g"}, {"/x": ["0"]}, [], {})
+    assert record.ports()["hub_port"] == "8081"
+
+
+def test_a_record_that_is_a_pipe_does_not_stop_setup_for_ever(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / RECORD, 0o600)
+    with pytest.raises(ConfigError, match="must belong to you"):
+        Record.load(tmp_path / RECORD)
 
 
 def test_a_record_behind_a_link_is_not_believed(tmp_path: Path) -> None:
