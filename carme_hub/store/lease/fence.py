@@ -84,6 +84,15 @@ def verify(engine: Engine, ticket: Ticket) -> None:
         raise StoreError(f"It is not known whether this hub is still the active one: {error}") from error
 
 
+def verify_at(url: str, ticket: Ticket) -> None:
+    """Do the same for a database that is not open yet."""
+    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+    try:
+        verify(engine, ticket)
+    finally:
+        engine.dispose()
+
+
 def refuse_without_lease(url: str, name: str) -> None:
     """Raise ``NotActive`` where a hub of a cluster needs the lease, and this one was started without it.
 
