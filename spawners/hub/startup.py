@@ -83,7 +83,7 @@ def _check_lease_first(spawner_class: Any) -> None:
             if ticket is None:
                 refuse_without_lease(CarmeStore(config=app.config).url, CarmeSlurm(config=app.config).cluster)
             else:
-                verify_at(app.db_url, ticket)  # its host may have been frozen since; JupyterHub may upgrade its database
+                verify_at(app.db_url, ticket)  # the host may have been frozen since, and JupyterHub may upgrade it
             init_db(app)
             if ticket is not None:
                 verify(app.db.get_bind(), ticket)

@@ -1,7 +1,7 @@
 """A hash of the secrets that both hosts must have alike: of cookies, authorities, the proxy and stored logins.
 
-Files are read anew at each question: they may be replaced while this host stands by. The hash is in the lease, so another
-way to compute it would keep a host of the former release out.
+Files are read anew at each question: they may be replaced while this host stands by. The hash is in the lease, so
+another way to compute it would keep a host of the former release out.
 """
 
 from __future__ import annotations

@@ -153,11 +153,11 @@ class Supervisor:
             return Tenure(lease.ticket, self._times, asked)
         if lease.secrets not in ("", secrets):
             raise ConfigError(
-                f"this host cannot stand by, because its secrets are not those of {lease.host}, where the hub was active "
-                "last: after a take-over people would log in again, and no session could be reached. Copy the state "
-                "folder (cookie secret, proxy-token, internal-ssl) and JUPYTERHUB_CRYPT_KEY of that host to this one. Are "
-                "these the new secrets of both hosts? Then end `carme-hub standby` on both, and run it once with "
-                "--new-secrets."
+                f"this host cannot stand by, because its secrets are not those of {lease.host}, where the hub was "
+                "active last: after a take-over people would log in again, and no session could be reached. Copy the "
+                "state folder (cookie secret, proxy-token, internal-ssl) and JUPYTERHUB_CRYPT_KEY of that host to this "
+                "one. Are these the new secrets of both hosts? Then end `carme-hub standby` on both, and run it once "
+                "with --new-secrets."
             )
         self._note(f"The hub on {lease.host} is active (token {lease.token}); this host stands by", logging.INFO)
         return None

@@ -222,13 +222,13 @@ class LeaseStore:
             return (now.token, now.holder) == (ticket.token, ticket.holder)
 
     def _refuse_other_names(self, connection: Connection) -> None:
-        """Raise ``ConfigError`` where JupyterHub's database has the fence of another name: its hub has another lease."""
+        """Raise ``ConfigError`` where JupyterHub's database has the fence of another name, whose lease is another."""
         if other := connection.execute(select(fence.c.name).where(fence.c.name != self.name).limit(1)).scalar():
             raise ConfigError(
-                f"JupyterHub's database is that of the hub of {other}, and this host's CarmeSlurm.cluster is {self.name}: "
-                "two names would be two leases, and two active hubs. Set the same name on both hosts. If the cluster has "
-                "another name now: end `carme-hub standby` on both hosts, and run `carme-hub standby --remove` once with "
-                f"CarmeSlurm.cluster = {other!r}."
+                f"JupyterHub's database is that of the hub of {other}, and this host's CarmeSlurm.cluster is "
+                f"{self.name}: two names would be two leases, and two active hubs. Set the same name on both hosts. If "
+                "the cluster has another name now: end `carme-hub standby` on both hosts, and run "
+                f"`carme-hub standby --remove` once with CarmeSlurm.cluster = {other!r}."
             )
 
     def _disconnect(self, engine: Engine, former: Ticket) -> None:

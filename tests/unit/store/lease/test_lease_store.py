@@ -216,7 +216,7 @@ def test_a_database_that_only_reads_gives_and_renews_no_lease(
         connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     engine.dispose()
     copy = databases.host()
-    with pytest.raises(StoreError, match="out of reach: .*read-only transaction"):
+    with pytest.raises(StoreError, match=r"out of reach: .*read-only transaction"):
         copy.renew(mine)
     databases_of_others = databases.host()
     with pytest.raises(StoreError, match="read-only transaction"):
