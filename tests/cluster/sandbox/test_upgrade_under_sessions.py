@@ -21,6 +21,7 @@ from rig.hub import Answer, Hub, wait_for
 from rig.releases import COMMITS, install, renamed
 from rig.rest import Rest
 
+from carme_hub import __version__
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.demo import Demo
 
@@ -224,6 +225,13 @@ def reaches(hub: Hub, kernel: str) -> bool:
         return False
 
 
+def started_by(user: str) -> str:
+    """Return the release that started a user's newest session, by its data document."""
+    documents = Path(f"~{user}").expanduser().glob(".carme/sessions/*/data.json")
+    newest = max(documents, key=lambda file: file.stat().st_mtime)
+    return str(json.loads(newest.read_text())["release"])
+
+
 def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hub: Hub, cluster: Cluster) -> None:
     """The way back is open: sessions of each of the two releases are the other's, too."""
     before = renamed("0.2.99", hub.demo.environment, cluster.state / "environment-before")
@@ -236,8 +244,10 @@ def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hu
             if at == 1:
                 report = command(older, "upgrade", "--check")
                 assert "so the way back is open" in report.stdout, report.stdout + report.stderr
+                assert " to 0.2.99\n" in report.stdout, "it is another release"
             release.start()
             release.start_server(user)
+            assert started_by(user) == {newer: __version__, older: "0.2.99"}[release]
             kernels[user] = release.new_kernel(user)
             assert release.run_cell(user, kernels[user], f"mark = {user!r}") == ""
             for each, kernel in kernels.items():
