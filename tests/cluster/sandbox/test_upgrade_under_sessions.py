@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.hang_report import hang_report
 from rig.hub import Answer, Hub, wait_for
 from rig.releases import COMMITS, install, renamed
 from rig.rest import Rest
@@ -153,7 +154,10 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     kernel = old.new_kernel("alice")
     assert old.run_cell("alice", kernel, "mark = 6 * 7") == ""
     asyncio.run(begin_cell(old, kernel, RUN))
-    wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    try:
+        wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{hang_report('alice')}\n{old.log_text()[-3000:]}") from None
     calendar = Rest(old, "bob", "/services/reservations/api/v1/")
     times = {"start": int(time.time()) + 3600, "end": int(time.time()) + 7200}
     asked = {"title": "Course", "gpu_type": "a100", "gpus": 4, "seats": 1, "account": "physics", **times}
