@@ -154,6 +154,8 @@ def story(hosts: TwoHosts) -> Iterator[Story]:
     hosts.start("one")
     wait_for(lambda: api_answers(hub) or not hosts.processes.alive("host-one"), 90, "the first hub")
     assert hosts.processes.alive("host-one"), hosts.log("one")[-5000:]
+    # The sandbox's one hub had another address, and what waits keeps the one to which it was to go.
+    wait_for(lambda: "Updating Hub route" in hosts.log("one"), 60, "the proxy to know the address of both")
     hosts.start("two")
     wait_for(lambda: "this host stands by" in hosts.log("two"), 30, "the second host")
     hub.ensure_user("bob")
