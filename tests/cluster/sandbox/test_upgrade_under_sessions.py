@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rig.hang_report import hang_report
 from rig.hub import Answer, Hub, wait_for
 from rig.releases import COMMITS, renamed
 from rig.rest import Rest
 from rig.upgraded_site import UpgradedSite, command, hub_of, upgraded_site
 
+from carme_hub import __version__
 from carme_hub.sandbox import Cluster
 
 pytestmark = pytest.mark.nightly
@@ -56,7 +58,10 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     kernel = old.new_kernel("alice")
     assert old.run_cell("alice", kernel, "mark = 6 * 7") == ""
     asyncio.run(begin_cell(old, kernel, RUN))
-    wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    try:
+        wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{hang_report('alice')}\n{old.log_text()[-3000:]}") from None
     calendar = Rest(old, "bob", "/services/reservations/api/v1/")
     times = {"start": int(time.time()) + 3600, "end": int(time.time()) + 7200}
     asked = {"title": "Course", "gpu_type": "a100", "gpus": 4, "seats": 1, "account": "physics", **times}
@@ -128,6 +133,13 @@ def reaches(hub: Hub, kernel: str) -> bool:
         return False
 
 
+def started_by(user: str) -> str:
+    """Return the release that started a user's newest session, by its data document."""
+    documents = Path(f"~{user}").expanduser().glob(".carme/sessions/*/data.json")
+    newest = max(documents, key=lambda file: file.stat().st_mtime)
+    return str(json.loads(newest.read_text())["release"])
+
+
 def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hub: Hub, cluster: Cluster) -> None:
     """The way back is open: sessions of each of the two releases are the other's, too."""
     before = renamed("0.2.99", hub.demo.environment, cluster.state / "environment-before")
@@ -140,8 +152,10 @@ def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hu
             if at == 1:
                 report = command(older, "upgrade", "--check")
                 assert "so the way back is open" in report.stdout, report.stdout + report.stderr
+                assert " to 0.2.99\n" in report.stdout, "it is another release"
             release.start()
             release.start_server(user)
+            assert started_by(user) == {newer: __version__, older: "0.2.99"}[release]
             kernels[user] = release.new_kernel(user)
             assert release.run_cell(user, kernels[user], f"mark = {user!r}") == ""
             for each, kernel in kernels.items():
