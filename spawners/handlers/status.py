@@ -65,6 +65,7 @@ class StatusHandler(BaseHandler):
             "carme_status.html",
             parts=[{"name": NAMES[part.name], "problem": part.problem} for part in parts],
             at=clock(now, now),
+            zone=time.strftime("%Z", time.localtime(now)),
             known=found is not None,
             open=[_words(each, now) for each in found or () if each.message.is_shown(now)],
             past=[_words(each, now) for each in found or () if not each.message.is_shown(now)],

@@ -66,6 +66,20 @@ async def test_who_has_not_logged_in_is_asked_to_unless_the_site_shows_it_to_eve
     assert (await nobody.post(PAGE, {}))[0] in (403, 405)
 
 
+async def test_who_reads_the_page_elsewhere_learns_whose_time_it_has(
+    hub: ForgedHub, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await hub.browser("alice")
+    try:
+        with monkeypatch.context() as changed:
+            changed.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            page = plain((await alice.get(PAGE))[1])
+    finally:
+        time.tzset()
+    assert re.search(r"At \d\d:\d\d \(JST, as all times here\)", page)
+
+
 async def test_everything_works(hub: ForgedHub, answers: Answers) -> None:
     alice = await hub.browser("alice")
     assert await parts(alice) == dict.fromkeys(("hub", "starts", "slurm", "calendar", "accounting"), "")
@@ -80,6 +94,15 @@ async def test_while_slurm_is_silent_starts_wait_and_nothing_is_said_to_have_end
     assert found["slurm"].startswith("Slurm does not answer. What runs goes on")
     assert found["starts"] == "New starts wait until Slurm answers."
     assert (found["hub"], found["calendar"]) == ("", "")
+
+
+@pytest.mark.parametrize("part", ["hub-database", "database", "proxy"])
+async def test_while_a_database_or_the_proxy_is_silent_nobody_reads_that_starts_work(
+    hub: ForgedHub, answers: Answers, part: str
+) -> None:
+    answers.said |= {part: "It does not answer.", "slurm": "It has not answered for 60 s."}
+    found = await parts(await hub.browser("alice"))
+    assert found["starts"] == "New starts may fail: a database or the proxy does not answer."
 
 
 async def test_each_part_that_does_not_work_says_what_that_means(hub: ForgedHub, site: Site, answers: Answers) -> None:
