@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
+import threading
 import time
 from typing import Any
 
@@ -236,3 +238,30 @@ async def test_whoever_asks_for_the_page_again_and_again_costs_the_database_one_
     await api(tina, "POST", f"incidents/{one['id']}/updates", {"text": "Over.", "over": True})
     assert "Over." in (await nobody.get(PAGE))[1]
     assert asked == 2
+
+
+async def test_a_database_that_hangs_holds_the_page_up_for_a_moment_and_is_asked_once(
+    hub: ForgedHub, site: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await hub.browser("alice")
+    asked, thawed, incidents = 0, threading.Event(), site.administration.store.incidents
+
+    def frozen(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        thawed.wait(20)
+        return incidents(*args)
+
+    monkeypatch.setattr(site.administration.store, "incidents", frozen)
+    monkeypatch.setattr(status, "TIMEOUT", 0.05)
+    began = time.monotonic()
+    try:
+        pages = await asyncio.gather(*(alice.get(PAGE) for _ in range(20)))
+        assert {json.loads((await alice.get(API))[1])["incidents"] is None for _ in range(3)} == {True}
+        assert time.monotonic() - began < 15
+    finally:
+        thawed.set()
+    assert all("incidents cannot be shown" in page for _, page, _ in pages)
+    assert asked == 1, "one thread waits for it, and the others do other work"
+    monkeypatch.setattr(status, "TIMEOUT", 5.0)
+    assert "None in the last 30 days." in (await alice.get(PAGE))[1]
