@@ -100,7 +100,8 @@ def test_what_slurm_and_the_reconciler_do_is_told_by_its_age() -> None:
     found = scraped(hub)
     assert found["carme_slurm_answers"] == 0
     assert found["carme_slurm_silent_seconds"] == pytest.approx(42, abs=2)
-    assert not [name for name in found if "orphaned" in name], "nobody knows whether they run"
+    assert not [name for name in found if "orphaned" in name or "jobs" in name], "nobody knows whether they run"
+    assert found["carme_slurm_snapshot_age_seconds"] == pytest.approx(5, abs=2)
 
 
 def test_what_is_not_known_is_absent_and_named_nevertheless() -> None:
