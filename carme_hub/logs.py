@@ -97,7 +97,7 @@ def identify_requests(web: Any) -> None:
     from tornado.httputil import HTTPServerRequest  # commands that log have no need of tornado
     from tornado.web import RequestHandler
 
-    RequestHandler._request_summary = lambda handler: _summary(handler.request)  # type: ignore[method-assign]
+    RequestHandler._request_summary = lambda handler: _summary(handler.request)  # type: ignore[method-assign, assignment]
     HTTPServerRequest.__repr__ = _summary  # type: ignore[method-assign]  # of an error that nobody expected
     find: Callable[..., Any] = web.find_handler
     log_request: Callable[[Any], None] = web.log_request
