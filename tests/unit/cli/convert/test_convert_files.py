@@ -261,6 +261,27 @@ c.ProfilesSpawner.default_profile = "one"
     assert "# TODO (line 8)" in write(site, "/state")
 
 
+def test_what_one_profile_asks_of_slurm_is_not_asked_for_the_others() -> None:
+    site = convert_config(
+        """
+c.ProfilesSpawner.profiles = [
+    ("A", "a", "batchspawner.SlurmSpawner", dict(req_partition="gpu", req_options="--constraint=gpu80")),
+    ("B", "b", "batchspawner.SlurmSpawner", dict(
+        req_partition="cpu", batch_script="#SBATCH --constraint=avx\\nexport SCRATCH=/b\\n", req_epilogue="rm x")),
+    ("C", "c", "batchspawner.SlurmSpawner", dict(req_partition="cpu", req_prologue="export SCRATCH=/c")),
+]
+c.SlurmSpawner.req_options = "--licenses=lab"
+""",
+        "old.py",
+    )
+    assert site.extra == {"licenses": "lab"}
+    assert site.environment == {"SCRATCH": "/b"}
+    looks = {(f.line, f.setting) for f in site.findings if f.level is Level.LOOK}
+    assert {(3, "--constraint=gpu80"), (6, "export SCRATCH"), (5, "req_epilogue")} <= looks
+    assert "--constraint=avx" in {setting for _, setting in looks}
+    assert "profile b alone" in write(site, "/state").partition("Left to do")[2]
+
+
 def test_a_list_of_profiles_that_is_computed_becomes_a_todo() -> None:
     new = write(converted('c.ProfilesSpawner.profiles = make()\nc.SlurmSpawner.req_partition = "cpu"\n'), "/state")
     assert "# TODO (line 1): write the profiles into profile_list" in new
