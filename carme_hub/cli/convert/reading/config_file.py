@@ -242,7 +242,7 @@ class _Reader:
             return
         call, name = node.value, dotted(node.value.func)
         owner, _, method = name.rpartition(".")
-        if owner and method in _CHANGES and isinstance(call.func, ast.Attribute) and call.args:
+        if owner and method in _CHANGES and isinstance(call.func, ast.Attribute) and (call.args or call.keywords):
             self._change(call.func.value, method, call, node)
             return
         value = self.values.value(call.func)
@@ -254,7 +254,7 @@ class _Reader:
 
     def _change(self, owner: ast.expr, method: str, call: ast.Call, node: ast.stmt) -> None:
         """Record ``owner.append(…)`` and the like as a new value of the owner."""
-        before, given = self.values.value(owner), self.values.value(call.args[-1])
+        before, given = self.values.value(owner), self._given(call)
         parts = dotted(owner).split(".")
         if len(parts) == 3 and (parts[1], parts[2]) not in self.values.settings:
             before = {} if method == "update" else []  # traitlets changes the default in this way
@@ -263,10 +263,21 @@ class _Reader:
         if unknown is None and isinstance(before, dict) and method == "update" and isinstance(given, dict):
             new = {**before, **given}
         elif unknown is None and isinstance(before, list):
-            new = [*before, *given] if method == "extend" and isinstance(given, list) else [*before, given]
+            more = given if method in ("extend", "prepend") and isinstance(given, list) else [given]
+            at = self.values.value(call.args[0]) if method == "insert" else 0 if method == "prepend" else len(before)
+            new = [*before[:at], *more, *before[at:]] if isinstance(at, int) else at
         elif unknown is None:
             new = Unknown(f"{dotted(owner)}.{method}() changes it", node.lineno)
         self._give(owner, new, node)
+
+    def _given(self, call: ast.Call) -> Any:
+        """Return what is added: the last argument, with those that have names in ``update(a=1)``."""
+        found = self.values.value(call.args[-1]) if call.args else {}
+        for keyword in call.keywords:
+            if keyword.arg is None or not isinstance(found, dict):
+                return Unknown("it is changed by a computed name", call.lineno)
+            found = {**found, keyword.arg: self.values.value(keyword.value)}
+        return found
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
