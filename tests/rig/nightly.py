@@ -34,6 +34,16 @@ _TEMPLATES = (
 LEFT = {
     # `make release-check` installs both in a bare environment.
     "unit/project/test_packaging.py": ("wheel_of_a_clean_clones",),
+    # Two hosts with short leases: seconds are measured, and tests/cluster/two_hubs has them on a real Slurm.
+    "unit/cli/standby/test_standby_command.py": (
+        "takes_over_after_kill_9",
+        "does_not_answer_is_killed",
+        "only_reads_is_killed",
+        "a_hub_that_ended_by_itself",
+        "waits_for_a_hub_that_has_none",
+    ),
+    # Each a whole restore: test_restore_from_slurm.py has the story.
+    "unit/cli/backup/test_restore_doubts.py": ("",),
     # A log-in by LDAP runs, which needs most; other tests submit by slurmrestd and book classes.
     "cluster/examples/test_login_examples.py": (
         "of_the_provider_get_in",
