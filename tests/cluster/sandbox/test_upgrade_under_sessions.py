@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -39,15 +39,27 @@ def site(request: pytest.FixtureRequest, hub: Hub, tmp_path: Path) -> Iterator[U
         yield found
 
 
-async def begin_cell(hub: Hub, kernel: str, code: str) -> None:
-    """Send a cell, and go away: the kernel runs it whoever looks."""
+async def begin_cell(hub: Hub, kernel: str, code: str, began: Callable[[], bool], limit: float = 60) -> None:
+    """Send a cell, and go away when it has begun its work: the kernel runs it whoever looks."""
+    said: list[str] = []
+
+    async def read(socket: Any) -> None:
+        while (raw := await socket.read_message()) is not None:
+            message = json.loads(raw)
+            said.append(f"{message['msg_type']}: {str(message['content'])[:2000]}")
+
     async with hub.channel("alice", kernel) as socket:
         header = {"msg_id": "run", "msg_type": "execute_request", "username": "t", "session": "t", "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        reading = asyncio.ensure_future(read(socket))
         await socket.write_message(
             json.dumps({"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"})
         )
-        await asyncio.sleep(2)
+        until = time.monotonic() + limit
+        while not began():
+            assert time.monotonic() < until, "\n".join([f"the cell did not begin in {limit} s:", *said])
+            await asyncio.sleep(0.2)
+        reading.cancel()
 
 
 def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanwhile(
@@ -57,9 +69,8 @@ def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanw
     old.start_server("alice", profile="a100", gpus=2)
     kernel = old.new_kernel("alice")
     assert old.run_cell("alice", kernel, "mark = 6 * 7") == ""
-    asyncio.run(begin_cell(old, kernel, RUN))
     try:
-        wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+        asyncio.run(begin_cell(old, kernel, RUN, lambda: len(list(site.home.glob("runs-*"))) == 2))
     except AssertionError as error:
         raise AssertionError(f"{error}\n{hang_report('alice')}\n{old.log_text()[-3000:]}") from None
     calendar = Rest(old, "bob", "/services/reservations/api/v1/")
