@@ -23,6 +23,8 @@ from traitlets.config import Config
 REQUEST_ID = "X-Request-ID"
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SESSION = re.compile(r"/sessions/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:/|$)")
+#: Values in an address that let somebody in, such as those that come back from a login.
+_SECRET = re.compile(r"([?&][^=&]*(?:token|auth|key|code|state|xsrf|secret|password)[^=&]*=)[^&#]*", re.IGNORECASE)
 _NO_FIELDS: Mapping[str, str] = {}
 _fields: ContextVar[Mapping[str, str]] = ContextVar("carme_log_fields", default=_NO_FIELDS)
 
@@ -88,7 +90,15 @@ def request_id(headers: Mapping[str, str]) -> str:
 
 
 def identify_requests(web: Any) -> None:
-    """Give each request of a tornado application an id, its session from the address, and its user when it is over."""
+    """Give each request of a tornado application an id, its session from the address, and its user when it is over.
+
+    No line of tornado's about a request has a secret of its address from now on, in the whole process.
+    """
+    from tornado.httputil import HTTPServerRequest  # commands that log have no need of tornado
+    from tornado.web import RequestHandler
+
+    RequestHandler._request_summary = lambda handler: _summary(handler.request)  # type: ignore[method-assign, assignment]
+    HTTPServerRequest.__repr__ = _summary  # type: ignore[method-assign]  # of an error that nobody expected
     find: Callable[..., Any] = web.find_handler
     log_request: Callable[[Any], None] = web.log_request
 
@@ -104,6 +114,15 @@ def identify_requests(web: Any) -> None:
             log_request(handler)
 
     web.find_handler, web.log_request = find_handler, log_with_user
+
+
+def without_secrets(uri: str) -> str:
+    """Return an address without the values of parameters that may be secrets."""
+    return _SECRET.sub(r"\1[secret]", uri)
+
+
+def _summary(request: Any) -> str:
+    return f"{request.method} {without_secrets(request.uri or '')} ({request.remote_ip})"
 
 
 def _user_of(handler: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from carme_hub.domain.cluster.reasons import LAUNCH_CODES
 from carme_hub.domain.sessions.end_cause import EndCause
 
 #: The phases of a start, in their order: the policy's check and its hold; the row, the job's files and sbatch; Slurm's
@@ -16,8 +17,8 @@ from carme_hub.domain.sessions.end_cause import EndCause
 PHASES = ("admission", "submission", "queue", "container", "server")
 #: How a start ended: the server answered; a rule did not allow it; it failed.
 STARTED, REFUSED, FAILED = "started", "refused", "failed"
-#: The usual reasons of failures; besides them there are ``exit-N`` and names of exceptions.
-REASONS = ("slurm-rejected", "timeout", "settings", "session-ended")
+#: The usual reasons of failures; besides them there are names of exceptions.
+REASONS = ("slurm-rejected", "timeout", "settings", "session-ended", *(f"exit-{code}" for code in LAUNCH_CODES))
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 
@@ -33,7 +34,8 @@ WRONG_CERTIFICATES = Counter(
     "carme_wrong_certificates", "Programs that answered on a session's port with another certificate than its own"
 )
 ACCOUNTS_CHECKED = Gauge(
-    "carme_accounts_checked_timestamp_seconds", "When it was last checked that users with a server may still log in"
+    "carme_accounts_checked_timestamp_seconds",
+    "When it was last checked that users with a server may still log in, or checking began; 0 = it is not checked",
 )
 ACCOUNTS_ENDED = Counter("carme_accounts_ended", "Users whose servers, tokens and logins were ended by that check")
 PROXY_ANSWERED = Gauge("carme_proxy_answered_timestamp_seconds", "When the proxy last answered with its routes")

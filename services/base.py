@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import signal
 import ssl
@@ -22,6 +23,7 @@ from jupyterhub._data import DATA_FILES_PATH
 from jupyterhub.services.auth import HubOAuthCallbackHandler
 from jupyterhub.utils import make_ssl_context
 from tornado.httpserver import HTTPServer
+from tornado.log import access_log, app_log, gen_log
 from tornado.web import Application as WebApplication
 from tornado.web import StaticFileHandler
 from traitlets import Float, Unicode
@@ -167,7 +169,16 @@ class CarmeService(Application):
             default_handler_class=self.not_found_class(),
         )
         identify_requests(application)
+        self._log_as_the_service()
         return application
+
+    def _log_as_the_service(self) -> None:
+        """Let what tornado logs be the service's own lines, as JupyterHub does in the hub."""
+        for logger in (access_log, app_log, gen_log):
+            logger.name = self.log.name
+        tornado = logging.getLogger("tornado")
+        tornado.parent, tornado.propagate = logging.getLogger(self.log.name), True
+        tornado.setLevel(self.log.level)
 
     def not_found_class(self) -> Any:
         """Return the handler of paths that do not exist."""

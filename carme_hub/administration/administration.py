@@ -65,6 +65,7 @@ class Administration:
         self._unseen: dict[str, dict[str, None]] = {}  # ids of messages by user, oldest first
         self._incidents: list[Incident] | None = None  # None: they are to be read
         self._changes = 0
+        self._read_after: tuple[int, asyncio.Task[list[Incident]] | None] = 0, None  # reads them after that change
 
     async def load(self) -> None:
         """Read what is in force; called once, before anything else."""
@@ -202,14 +203,28 @@ class Administration:
     async def incidents(self) -> list[Incident]:
         """Return the incidents of the last days, and those that go on, the newest first.
 
-        They are read once, and again after each change: where the status page is public, anybody may ask for them.
+        They are read once, and again after each change, and once for all who ask meanwhile: where the status page is
+        public, anybody may ask for them, also while the database does not answer.
         """
-        since, found, changes = self._clock() - HISTORY_SECONDS, self._incidents, self._changes
+        since, found = self._clock() - HISTORY_SECONDS, self._incidents
         if found is None:
-            found = await in_store_thread(self.store.incidents, since, MOST_INCIDENTS)
-            if changes == self._changes:
-                self._incidents = found
+            found = await asyncio.shield(self._reading())
         return [each for each in found if each.message.ends >= since]
+
+    def _reading(self) -> asyncio.Task[list[Incident]]:
+        """Return the task that reads the incidents, which begins after the last change of them."""
+        changes, task = self._read_after
+        if task is None or task.done() or changes != self._changes:
+            task = asyncio.get_running_loop().create_task(self._read_incidents(self._changes), name="carme-incidents")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have gone
+            self._read_after = self._changes, task
+        return task
+
+    async def _read_incidents(self, changes: int) -> list[Incident]:
+        found = await in_store_thread(self.store.incidents, self._clock() - HISTORY_SECONDS, MOST_INCIDENTS)
+        if changes == self._changes:
+            self._incidents = found
+        return found
 
     async def _change(self, change: Callable[..., None], *values: Any) -> None:
         """Let the store change what incidents there are; where it fails, it may have changed it nevertheless."""

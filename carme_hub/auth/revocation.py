@@ -40,6 +40,7 @@ class Revoker:
             return
         self._callback = PeriodicCallback(lambda: self.check(app), self._interval * 1000, jitter=0.1)
         self._callback.start()
+        metrics.ACCOUNTS_CHECKED.set_to_current_time()  # a directory that has never answered is silent from now on
 
     def stop(self) -> None:
         """Stop the checks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 from typing import Any
@@ -71,6 +72,8 @@ def month_of(text: str, now: float) -> tuple[float, float, str]:
         UsageError: it is no month, or has not begun.
     """
     try:
+        if text and not re.fullmatch(r"[0-9]{4}-[0-9]{2}", text):
+            raise ValueError(text)  # fromisoformat reads 2026-11-15-01 as an hour of a day
         first = datetime.fromisoformat(f"{text}-01" if text else f"{datetime.fromtimestamp(now):%Y-%m}-01")  # noqa: DTZ006
         after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
         first.timestamp()

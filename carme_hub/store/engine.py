@@ -91,6 +91,8 @@ class CarmeStore(LoggingConfigurable):
             StoreError: it cannot be opened, or other users may read it.
         """
         engine = make_engine(self.url)
+        if (ticket := ticket_of()) is not None:
+            keep_out_late_writes(engine, ticket)  # first: an upgrade is a change, too
         try:
             self._check_schema(engine)
             self._check_mode(engine)
@@ -100,8 +102,7 @@ class CarmeStore(LoggingConfigurable):
         except StoreError:
             engine.dispose()
             raise
-        if (ticket := ticket_of()) is not None:
-            keep_out_late_writes(engine, ticket)
+        if ticket is not None:
             check_acts(engine, ticket)
         return engine
 

@@ -71,7 +71,7 @@ def put(tree: Path, *, torch: bool) -> None:
 def _sources() -> list[tuple[Path, Path]]:
     """Return all files, each with the folder that its name begins at."""
     package, share = Path(carme_hub.__file__).resolve().parent, share_folder().parent
-    found = [(package, package / "__init__.py")]
+    found = [(package, package / "__init__.py"), (package, package / "_version.py")]
     for folder, top in (
         (package, package / "training"),
         (package, package / "gpu"),

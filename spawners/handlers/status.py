@@ -6,6 +6,7 @@ the same for programs.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from carme_hub.administration.settings import CarmeStatus
 from carme_hub.domain.administration.messages import Incident
 from carme_hub.errors import StoreError
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.hub.monitoring.readiness import SETTING
+from carme_hub.spawners.hub.monitoring.readiness import SETTING, TIMEOUT
 from carme_hub.spawners.hub.monitoring.status import SERVICES, status_of
 from carme_hub.spawners.hub.shared import started_hub
 
@@ -44,10 +45,13 @@ async def _incidents(handler: Any) -> list[Incident] | None:
     if hub is None or hub.administration is None:
         return []
     try:
-        return await hub.administration.incidents()
+        async with asyncio.timeout(TIMEOUT):
+            return await hub.administration.incidents()
     except StoreError as error:
         handler.log.warning("The incidents cannot be read: %s", error)
-        return None
+    except TimeoutError:
+        handler.log.warning("The incidents cannot be read: the database does not answer")
+    return None
 
 
 class StatusHandler(BaseHandler):
@@ -65,6 +69,7 @@ class StatusHandler(BaseHandler):
             "carme_status.html",
             parts=[{"name": NAMES[part.name], "problem": part.problem} for part in parts],
             at=clock(now, now),
+            zone=time.strftime("%Z", time.localtime(now)),
             known=found is not None,
             open=[_words(each, now) for each in found or () if each.message.is_shown(now)],
             past=[_words(each, now) for each in found or () if not each.message.is_shown(now)],

@@ -14,8 +14,8 @@ from typing import Any
 
 from jupyterhub.app import JupyterHub
 
-from carme_hub.errors import CarmeError
-from carme_hub.fencing import ticket_of
+from carme_hub.errors import CarmeError, NotActive
+from carme_hub.fencing import NOT_ACTIVE, ticket_of
 from carme_hub.garbage import ShortCollections
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.hub.lease.active_hub import duties, fence_routes
@@ -24,7 +24,7 @@ from carme_hub.spawners.hub.proxy_routes import keep_routes
 from carme_hub.spawners.hub.service_restart import keep_services
 from carme_hub.spawners.hub.service_watchdog import keep_watchdog
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.lease.fence import check_acts, keep_out_late_writes, refuse_without_lease, verify
+from carme_hub.store.lease.fence import check_acts, keep_out_late_writes, refuse_without_lease, verify, verify_at
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -77,10 +77,13 @@ def _check_lease_first(spawner_class: Any) -> None:
         if not is_hub or not issubclass(app.spawner_class, spawner_class):
             init_db(app)
             return
+        ticket = None
         try:
             ticket = ticket_of()
             if ticket is None:
                 refuse_without_lease(CarmeStore(config=app.config).url, CarmeSlurm(config=app.config).cluster)
+            else:
+                verify_at(app.db_url, ticket)  # the host may have been frozen since, and JupyterHub may upgrade it
             init_db(app)
             if ticket is not None:
                 verify(app.db.get_bind(), ticket)
@@ -89,6 +92,6 @@ def _check_lease_first(spawner_class: Any) -> None:
                 fence_routes(app.proxy_class)
         except CarmeError as error:
             app.log.critical("Carme Hub cannot start: %s", error)
-            app.exit(1)
+            app.exit(NOT_ACTIVE if ticket is not None and isinstance(error, NotActive) else 1)
 
     JupyterHub.init_db = init_db_with_lease

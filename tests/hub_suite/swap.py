@@ -252,9 +252,9 @@ class SpawnerUnderTest(SlurmContainerSpawner):
 class ReadinessUnderTest(ServerReadiness):
     """Waits for servers, but not for the suite's payloads without a hub, which never listen."""
 
-    async def wait_until_answering(self, session: Session, url: str) -> None:
+    async def wait_until_answering(self, session: Session, url: str, *, starting: bool = False) -> None:
         if self._spawner.server is not None:
-            await super().wait_until_answering(session, url)
+            await super().wait_until_answering(session, url, starting=starting)
 
 
 _alone: dict[int, int] = {}

@@ -34,8 +34,13 @@ _TEMPLATES = (
 LEFT = {
     # `make release-check` installs both in a bare environment.
     "unit/project/test_packaging.py": ("wheel_of_a_clean_clones",),
-    # Log-ins by OpenID Connect and by LDAP run; other tests submit by slurmrestd and book classes.
-    "cluster/examples/test_login_examples.py": ("gets_no_password", "members_of_the_team", "a_used_code_are_refused"),
+    # A log-in by LDAP runs, which needs most; other tests submit by slurmrestd and book classes.
+    "cluster/examples/test_login_examples.py": (
+        "of_the_provider_get_in",
+        "gets_no_password",
+        "members_of_the_team",
+        "a_used_code_are_refused",
+    ),
     "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
@@ -63,7 +68,6 @@ LEFT = {
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
     "cluster/sandbox/test_sandbox.py": ("repairs_it[", "another_number_of_nodes", "keeps_running_jobs"),
     "cluster/sandbox/test_sandbox_lifecycle.py": ("",),
-    "cluster/sandbox/test_site_setup.py": ("",),
     # `make other-slurm` runs these on Slurm 24.11.
     "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
     "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),

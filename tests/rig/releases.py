@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from carme_hub import __version__
+
 #: The commit of each release: a clone needs the history for it.
 COMMITS = {
     "0.1.0": "e7c0e540733146b8487d22cf125415d112cf2802",
@@ -44,12 +46,12 @@ def install(release: str, like: Path, folder: Path, scratch: Path) -> Path:
 def renamed(version: str, like: Path, folder: Path) -> Path:
     """Copy an environment with this release under another version, and return its folder."""
     copy(like, folder)
-    (file,) = (folder / "lib").glob("python3*/site-packages/carme_hub/__init__.py")
-    lines = file.read_text().splitlines()
+    (file,) = (folder / "lib").glob("python3*/site-packages/carme_hub/_version.py")
+    before = file.read_text()
+    text = before.replace(f'"{__version__}"', f'"{version}"')
+    assert text != before
     file.unlink()  # it is a link to the other environment's
-    file.write_text(
-        "".join(f'__version__ = "{version}"\n' if "__version__ =" in line else f"{line}\n" for line in lines)
-    )
+    file.write_text(text)
     file.chmod(0o644)
     return folder
 

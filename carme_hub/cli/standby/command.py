@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import signal
@@ -23,12 +22,14 @@ from carme_hub.spawners.hub.service_watchdog import Watchdog
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.lease.lease import Lease, LeaseStore, require_postgresql
 
+from .secrets import SharedSecrets
 from .settings import CarmeStandby
 from .supervisor import HubProcess, Supervisor
 from .tenure import Times
 
 #: Seconds for ``when_active`` and ``when_passive``.
 _COMMAND_LIMIT = 10.0
+_HELD = "a host has the lease: end `carme-hub standby` on both hosts first"
 
 
 class StandbyApp(ConfiguredApp):
@@ -44,6 +45,9 @@ carme-hub standby --status"""
 
     status = Bool(False, help="Print which host is active, and exit: 0 if one is, 1 if none.").tag(config=True)
     remove = Bool(False, help="Forget the lease: the site has one hub again, started by `jupyterhub`.").tag(config=True)
+    new_secrets = Bool(
+        False, help="Let the next hub have other secrets than the last one, while none is active; nothing is started."
+    ).tag(config=True)
     first = Bool(False, help="Take the very first lease although others are connected to the database.").tag(
         config=True
     )
@@ -62,6 +66,10 @@ carme-hub standby --status"""
         **ConfiguredApp.flags,
         "status": ({"StandbyApp": {"status": True}}, "Print which host is active, and exit: 0 if one is, 1 if none."),
         "remove": ({"StandbyApp": {"remove": True}}, "Forget the lease: the site has one hub again."),
+        "new-secrets": (
+            {"StandbyApp": {"new_secrets": True}},
+            "Let the next hub have other secrets than the last one, while none is active; nothing is started.",
+        ),
         "first": (
             {"StandbyApp": {"first": True}},
             "Take the very first lease although others are connected to JupyterHub's database.",
@@ -74,6 +82,7 @@ carme-hub standby --status"""
 
         config = self.configuration()
         hub, url, name = hub_of(config), CarmeStore(config=config).url, CarmeSlurm(config=config).cluster
+        self._watchdog = Watchdog(os.environ)
         require_postgresql({"CarmeStore.url": url, "JupyterHub.db_url": hub.db_url})
         leases = LeaseStore(url, hub.db_url, name)
         try:
@@ -81,6 +90,8 @@ carme-hub standby --status"""
                 return self._status(leases)
             if self.remove:
                 return self._remove(leases)
+            if self.new_secrets:
+                return self._forget_secrets(leases)
             await self._wait_for_unleased_hub(leases)
             return self._supervise(leases, hub)
         finally:
@@ -104,8 +115,14 @@ carme-hub standby --status"""
 
     def _remove(self, leases: LeaseStore) -> int:
         if not leases.remove():
-            raise UsageError("a host has the lease: end `carme-hub standby` on both hosts first")
+            raise UsageError(_HELD)
         print(f"{leases.name}: the lease is forgotten; start the one hub with `jupyterhub`")
+        return 0
+
+    def _forget_secrets(self, leases: LeaseStore) -> int:
+        if not leases.forget_secrets():
+            raise UsageError(_HELD)
+        print(f"{leases.name}: the next host that takes the lease says which secrets both must have")
         return 0
 
     async def _wait_for_unleased_hub(self, leases: LeaseStore) -> None:
@@ -119,6 +136,7 @@ carme-hub standby --status"""
                     who,
                 )
             said = who
+            self._watchdog.tell_in_time()
             await asyncio.sleep(1)
 
     def _supervise(self, leases: LeaseStore, hub: Any) -> int:
@@ -135,11 +153,11 @@ carme-hub standby --status"""
             lambda ticket: HubProcess(argv, ticket),
             self.log,
             times=Times(settings.lease_seconds),
-            secrets=shared_secrets(hub),
+            secrets=SharedSecrets(hub).digest,
             release=__version__,
             on_active=lambda: self._call(settings.when_active),
             on_passive=lambda: self._call(settings.when_passive),
-            on_tick=Watchdog(os.environ).tell_in_time,
+            on_tick=self._watchdog.tell_in_time,
             hang=settings.hang_seconds,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,22 +175,6 @@ carme-hub standby --status"""
         else:
             if done.returncode:
                 self.log.error("%s ended with %d", argv[0], done.returncode)
-
-
-def shared_secrets(hub: Any) -> str:
-    """Return a hash of what both hosts must have alike: secrets of cookies, authorities, proxy and stored logins."""
-    digest = hashlib.sha256()
-    cookie_secret = Path(hub.cookie_secret_file).absolute()
-    authorities = sorted(Path(hub.internal_certs_location).absolute().glob("*-ca/*.crt"))
-    for path in (cookie_secret, *authorities):
-        if path.is_file():
-            digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    settings = (("ConfigurableHTTPProxy", "auth_token"), ("JupyterHub", "cookie_secret"), ("CryptKeeper", "keys"))
-    for section, name in settings:
-        digest.update(repr(hub.config[section].get(name, "")).encode() + b"\0")
-    for name in ("CONFIGPROXY_AUTH_TOKEN", "JPY_COOKIE_SECRET", "JUPYTERHUB_CRYPT_KEY"):
-        digest.update(os.environ.get(name, "").encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _document(lease: Lease | None) -> dict[str, object]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from carme_hub.errors import StoreError
+from carme_hub.errors import ConfigError, StoreError
 from carme_hub.fencing import ALIVE, NOT_ACTIVE, VARIABLE, Ticket
 from carme_hub.store.lease.lease import Lease
 
@@ -95,7 +95,7 @@ class Supervisor:
 
     Args:
         start: starts the hub with a ticket.
-        secrets, release: of this host; see ``Lease``.
+        secrets: returns the hash of what this host has; see ``Lease``. release: of this host.
         on_active, on_passive: called before the hub starts, and after it has ended.
         on_tick: called several times a second while this process is not stuck: for systemd's watchdog.
         hang: seconds of silence of a hub that has spoken, after which it is killed; 0 = a hub may be silent for ever.
@@ -108,7 +108,7 @@ class Supervisor:
         log: logging.Logger,
         *,
         times: Times,
-        secrets: str = "",
+        secrets: Callable[[], str] = lambda: "",
         release: str = "",
         on_active: Callable[[], None] = lambda: None,
         on_passive: Callable[[], None] = lambda: None,
@@ -125,7 +125,11 @@ class Supervisor:
         self.ended = threading.Event()
 
     def run(self) -> int:
-        """Wait for the lease and serve, until the hub ends by itself or ``ended`` is set; return the exit status."""
+        """Wait for the lease and serve, until the hub ends by itself or ``ended`` is set; return the exit status.
+
+        Raises:
+            ConfigError: this host must not take over; the message says what to do.
+        """
         self._on_passive()
         while not self.ended.is_set():
             self._on_tick()
@@ -138,23 +142,24 @@ class Supervisor:
         return 0
 
     def _acquire(self) -> Tenure | None:
-        asked, holder = self._now(), uuid.uuid4().hex
+        asked, holder, secrets = self._now(), uuid.uuid4().hex, self._secrets()
         try:
-            lease = self._leases.acquire(holder, self._host, self._times.lease, self._secrets, self._release)
+            lease = self._leases.acquire(holder, self._host, self._times.lease, secrets, self._release)
         except StoreError as error:
             self._note(str(error), logging.WARNING)
             return None
         if lease.holder == holder:
             self._waiting_for = ""
             return Tenure(lease.ticket, self._times, asked)
-        if lease.secrets and lease.secrets != self._secrets:
-            self._note(
-                f"The secrets of this host are not those of {lease.host}, whose hub is active: after a take-over "
-                "people log in again, and no session can be reached. Copy the state folder of that host to this one.",
-                logging.ERROR,
+        if lease.secrets not in ("", secrets):
+            raise ConfigError(
+                f"this host cannot stand by, because its secrets are not those of {lease.host}, where the hub was "
+                "active last: after a take-over people would log in again, and no session could be reached. Copy the "
+                "state folder (cookie secret, proxy-token, internal-ssl) and JUPYTERHUB_CRYPT_KEY of that host to this "
+                "one. Are these the new secrets of both hosts? Then end `carme-hub standby` on both, and run it once "
+                "with --new-secrets."
             )
-        else:
-            self._note(f"The hub on {lease.host} is active (token {lease.token}); this host stands by", logging.INFO)
+        self._note(f"The hub on {lease.host} is active (token {lease.token}); this host stands by", logging.INFO)
         return None
 
     def _note(self, text: str, level: int) -> None:

@@ -22,7 +22,10 @@ from carme_hub.spawners.job_script import DATA_VERSION
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.upgrade_steps import Schema, open_sessions, schema
 
-from .releases import GONE, TESTED_SLURM, Release, earlier_releases
+from .releases import GONE, TESTED_SLURM, Release, earlier_releases, release_of_schema
+
+#: Classes of ours whose settings are not those of ``settings``: of an extra, of the proxy, and the services' programs.
+_OTHER_CLASSES = {"CarmeDockerSpawner", "CarmeProxy", "CarmeService"}
 
 
 class Need(Enum):
@@ -55,6 +58,13 @@ class Finding:
 def settings(config: Config, classes: Mapping[str, type[HasTraits]], before: Release | None) -> Iterator[Finding]:
     """Yield settings of the file that this release does not know, and those that it adds."""
     unknown = 0
+    for section in sorted(name for name in config if name.startswith("Carme") and config[name]):
+        if section in classes or section in _OTHER_CLASSES:
+            continue
+        unknown += 1
+        close = difflib.get_close_matches(section, classes, 1)
+        hint = f"rename it to c.{close[0]}, if that is meant" if close else f"remove c.{section}"
+        yield Finding("settings", Need.ACT, f"c.{section} does not exist in this release, and the hub ignores it", hint)
     for section, cls in classes.items():
         known = sorted(cls.class_trait_names(config=True))
         for name in sorted(set(config[section]) - set(known) if section in config else ()):
@@ -131,12 +141,22 @@ def helpers(config: Config) -> Iterator[Finding]:
 
 def sessions(config: Config) -> Iterator[Finding]:
     """Yield with which programs the sessions run that an upgrade would find."""
+    url = CarmeStore(config=config).url
     try:
-        count = open_sessions(CarmeStore(config=config).url)
+        count, database = open_sessions(url), schema(url)
     except StoreError as error:
         yield Finding("sessions", Need.UNKNOWN, str(error))
         return
-    spoken = [each.release for each in earlier_releases() if each.data_version == DATA_VERSION]
+    before, earlier = release_of_schema(database.have), earlier_releases()
+    if count and database.steps and (before is None or before.data_version != DATA_VERSION):
+        if before is None:
+            known = ", ".join(each.release for each in earlier)
+            text = f"{count} run, of a release before those whose sessions were tested with this one ({known})"
+        else:
+            text = f"{count} run, with data document {before.data_version}, and this release speaks {DATA_VERSION}"
+        yield Finding("sessions", Need.ACT, text, "upgrade when they have ended")
+        return
+    spoken = [each.release for each in earlier if each.data_version == DATA_VERSION]
     releases = ", ".join([*spoken, __version__])
     text = (
         f"{count} run, each with the programs of the release that started it (data document {DATA_VERSION}: {releases})"

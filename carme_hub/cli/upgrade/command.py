@@ -10,6 +10,7 @@ from traitlets.config import Config
 
 from carme_hub import __version__
 from carme_hub.cli.base import ConfiguredApp, UsageError
+from carme_hub.errors import StoreError
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.upgrade_steps import schema
 
@@ -63,9 +64,12 @@ class UpgradeCheckApp(ConfiguredApp):
         return self._report(findings, before)
 
     def _before(self, config: Config) -> Release | None:
-        """Return the release that runs now, None for one without facts, such as this one."""
+        """Return the release that runs now, None for one that is not known, or has the schema of this one."""
         if not self.from_release:
-            have = schema(CarmeStore(config=config).url)
+            try:
+                have = schema(CarmeStore(config=config).url)
+            except StoreError:  # the findings say so
+                return None
             return release_of_schema(have.have) if have.steps else None
         found = {each.release: each for each in earlier_releases()}
         if self.from_release not in found:
@@ -78,7 +82,7 @@ class UpgradeCheckApp(ConfiguredApp):
             about = {"from": before.release if before else "", "to": __version__}
             self.print_json({**about, "findings": [finding.json() for finding in findings]})
         else:
-            print(f"from {before.release if before else 'a release of the same schema'} to {__version__}")
+            print(f"from {before.release if before else 'what runs now'} to {__version__}")
             for finding in sorted(findings, key=lambda each: list(Need).index(each.need)):
                 print(finding.line())
         return EXIT_ACT if Need.ACT in needs else EXIT_UNKNOWN if Need.UNKNOWN in needs else 0
@@ -88,6 +92,7 @@ def _classes() -> dict[str, Any]:
     """Return our classes that a configuration file sets, by name."""
     from carme_hub.accounting.settings import CarmeMirror, CarmeQuotas
     from carme_hub.activity.settings import CarmeActivity
+    from carme_hub.administration.settings import CarmeStatus
     from carme_hub.auth.authenticator import CarmeAuthenticator
     from carme_hub.booking.settings import CarmeReservations
     from carme_hub.cli.standby.settings import CarmeStandby
@@ -96,7 +101,7 @@ def _classes() -> dict[str, Any]:
     from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 
     ours: list[Any] = [SlurmContainerSpawner, CarmeApps, CarmeAuthenticator, CarmeSlurm, CarmeQuotas, CarmeMirror]
-    ours += [CarmeReservations, CarmeActivity, CarmeStore, CarmeStandby]
+    ours += [CarmeReservations, CarmeActivity, CarmeStatus, CarmeStore, CarmeStandby]
     with contextlib.suppress(ModuleNotFoundError):  # a site with Slurm need not have the extra `docker`
         from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 

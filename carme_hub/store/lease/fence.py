@@ -84,10 +84,20 @@ def verify(engine: Engine, ticket: Ticket) -> None:
         raise StoreError(f"It is not known whether this hub is still the active one: {error}") from error
 
 
+def verify_at(url: str, ticket: Ticket) -> None:
+    """Do the same for a database that is not open yet."""
+    engine = create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 5})
+    try:
+        verify(engine, ticket)
+    finally:
+        engine.dispose()
+
+
 def refuse_without_lease(url: str, name: str) -> None:
     """Raise ``NotActive`` where a hub of a cluster needs the lease, and this one was started without it.
 
-    A database that cannot be read is left to its own error.
+    Raises:
+        StoreError: the database cannot be read, so that is not known; it may answer a moment later.
     """
     if make_url(url).get_backend_name() != "postgresql":
         return
@@ -97,8 +107,12 @@ def refuse_without_lease(url: str, name: str) -> None:
             if not inspect(connection).has_table(lease.name):
                 return
             found = connection.execute(lease.select().where(lease.c.name == name)).one_or_none()
-    except SQLAlchemyError:
-        return
+    except SQLAlchemyError as error:
+        said = " ".join(str(getattr(error, "orig", None) or error).split())
+        raise StoreError(
+            f"It is not known whether the hub of {name} needs a lease, and so it is not started: the database "
+            f"{make_url(url)!r} cannot be read: {said}"
+        ) from error
     finally:
         engine.dispose()
     if found is not None:

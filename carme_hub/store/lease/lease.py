@@ -112,6 +112,8 @@ class LeaseStore:
     def acquire(self, holder: str, host: str, seconds: float, secrets: str, release: str) -> Lease:
         """Take the lease if it is free; return the row as it then is: compare its ``holder``.
 
+        A host with other secrets than the last holder's never has it.
+
         Args:
             holder: a new id. seconds: for which each renewal holds.
         """
@@ -128,7 +130,7 @@ class LeaseStore:
                 # The database's clock was set back, or the database is another one by now. Its holder has renewed it
                 # before this moment, so counting from now is late enough; otherwise it would not run out for as long.
                 connection.execute(update(lease).where(mine).values(beat=CLOCK))
-            if found is None or not found.free:
+            if found is None or not found.free or found.secrets not in ("", secrets):
                 return found or self._missing()
             token = max(found.token, least) + 1
             connection.execute(update(lease).where(mine).values(token=token, since=CLOCK, beat=CLOCK, **values))
@@ -143,6 +145,16 @@ class LeaseStore:
         """Give the lease back, when the hub has ended; return False where it is another's by now."""
         return self._change(ticket, update(lease).values(holder="", beat=0.0))
 
+    def forget_secrets(self) -> bool:
+        """Let the next holder have any secrets; return False while the lease is held."""
+        with _errors(), self._ours.begin() as connection:
+            create(connection)
+            found = self._row(connection, lock=True)
+            if found is not None and not found.free:
+                return False
+            connection.execute(update(lease).where(lease.c.name == self.name).values(secrets=""))
+        return True
+
     def take_fences(self, ticket: Ticket) -> bool:
         """Have both databases take the writes of this tenure alone, after those of the former one have ended.
 
@@ -151,6 +163,7 @@ class LeaseStore:
 
         Raises:
             StoreError: a database does not answer, or a transaction of the former holder does not end: call it again.
+            ConfigError: JupyterHub's database is that of the hub of a cluster with another name.
         """
         taken = [self._take_fence(engine, ticket) for engine in self._all]  # of all, whatever the first says
         return all(taken)
@@ -194,7 +207,9 @@ class LeaseStore:
     def _take_fence(self, engine: Engine, ticket: Ticket) -> bool:
         mine = fence.c.name == self.name
         with _errors(), engine.begin() as connection:
-            create(connection)
+            create(connection)  # holds a lock, so two hosts that begin with two names see each other
+            if engine is self._theirs:
+                self._refuse_other_names(connection)
             new = insert(fence).values(name=self.name, token=0, holder="")
             connection.execute(new.on_conflict_do_nothing())
             former = connection.execute(select(fence.c.token, fence.c.holder).where(mine)).one()
@@ -205,6 +220,16 @@ class LeaseStore:
             connection.execute(changed.values(token=ticket.token, holder=ticket.holder))
             now = connection.execute(select(fence.c.token, fence.c.holder).where(mine)).one()
             return (now.token, now.holder) == (ticket.token, ticket.holder)
+
+    def _refuse_other_names(self, connection: Connection) -> None:
+        """Raise ``ConfigError`` where JupyterHub's database has the fence of another name, whose lease is another."""
+        if other := connection.execute(select(fence.c.name).where(fence.c.name != self.name).limit(1)).scalar():
+            raise ConfigError(
+                f"JupyterHub's database is that of the hub of {other}, and this host's CarmeSlurm.cluster is "
+                f"{self.name}: two names would be two leases, and two active hubs. Set the same name on both hosts. If "
+                "the cluster has another name now: end `carme-hub standby` on both hosts, and run "
+                f"`carme-hub standby --remove` once with CarmeSlurm.cluster = {other!r}."
+            )
 
     def _disconnect(self, engine: Engine, former: Ticket) -> None:
         """End the former holder's connections in the server; a role may end those of the same role."""

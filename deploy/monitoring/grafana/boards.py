@@ -170,9 +170,10 @@ BOARDS: dict[str, tuple[str, tuple[tuple[Panel, ...], ...]]] = {
             ),
             (
                 curve(
-                    "GPU-seconds charged, by account",
+                    "GPU-seconds × price charged in an hour, by account",
                     "none",
-                    ('-increase(carme_quotas_gpu_seconds{kind="charge"}[1h])', "{{account}}"),
+                    # A gauge: the sum falls with each charge, which increase() would take for a reset.
+                    ('-delta(carme_quotas_gpu_seconds{kind="charge"}[1h])', "{{account}}"),
                 ),
                 curve("Sessions that hold GPU time", "none", ("carme_quotas_holds_open", "sessions")),
             ),

@@ -97,6 +97,9 @@ class WaitingAgent extends TargetAgent {
 }
 
 function verify(ConfigurableProxy) {
+  if (!(WAIT >= 0)) {
+    throw new Error(`CARME_PROXY_WAIT is ${process.env.CARME_PROXY_WAIT}; set seconds, such as 50, or 0 for no wait`);
+  }
   const { proxyOptsForTarget, addRoute, removeRoute } = ConfigurableProxy.prototype;
   for (const method of [proxyOptsForTarget, addRoute, removeRoute]) {
     if (typeof method !== "function") {

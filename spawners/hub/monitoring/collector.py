@@ -96,10 +96,12 @@ def _slurm(scrape: Scrape, hub: HubContext | None) -> None:
     for kind in ("snapshot", "nodes", "failed"):
         if watcher is not None:
             queries.add_metric((kind,), watcher.queries[kind])
-    scrape.value("slurm_jobs", "Jobs that the controller knows", None if latest is None else len(latest.jobs))
+    # While Slurm is silent, the jobs of its last answer may have ended long ago.
+    known = latest if health is not None and health.ok else None
+    scrape.value("slurm_jobs", "Jobs that the controller knows", None if known is None else len(known.jobs))
     jobs = scrape.gauge("slurm_own_jobs", "Jobs of the hub in Slurm, by phase", ("phase",))
-    if latest is not None:
-        phases = Counter(job.phase for job in latest.ours)
+    if known is not None:
+        phases = Counter(job.phase for job in known.ours)
         for phase in (Phase.WAITING, Phase.ACTIVE, Phase.ENDING):
             jobs.add_metric((phase.value,), phases[phase])
 

@@ -21,6 +21,7 @@ SERVICES = "carme_service_status"
 _SLOW = "Pages may fail or be slow: a database or the proxy does not answer."
 _SILENT = "Slurm does not answer. What runs goes on, and is shown as it was last seen."
 _WAIT = "New starts wait until Slurm answers."
+_FAIL = "New starts may fail: a database or the proxy does not answer."
 _STOPPED = "New starts are stopped, all or some of them. The form says why."
 #: Parts that services have: the service, the field of its ``health`` that says that it works, and what to say if not.
 _OF_SERVICES = {
@@ -40,11 +41,12 @@ class Part:
 async def status_of(hub: HubContext | None, readiness: Readiness, services: Readiness) -> list[Part]:
     """Return what works now."""
     parts, others = await readiness.check(), await services.check()
-    found = [Part("hub", _SLOW if any(said for name, said in parts.items() if name != "slurm") else "")]
+    slow = any(said for name, said in parts.items() if name != "slurm")
+    found = [Part("hub", _SLOW if slow else "")]
     if hub is not None:
         stopped = hub.administration is not None and bool(hub.administration.stops())
         silent = bool(parts.get("slurm"))
-        found += [Part("starts", _STOPPED if stopped else _WAIT if silent else "")]
+        found += [Part("starts", _STOPPED if stopped else _FAIL if slow else _WAIT if silent else "")]
         found += [Part("slurm", _SILENT if silent else "")]
     return [*found, *(Part(name, _OF_SERVICES[name][2] if said else "") for name, said in others.items())]
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pwd
 import shutil
-import sqlite3
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
+from rig.hang_report import hang_report
 from rig.hub import Answer, Hub, wait_for
-from rig.releases import COMMITS, install, renamed
+from rig.releases import COMMITS, renamed
 from rig.rest import Rest
+from rig.upgraded_site import UpgradedSite, command, hub_of, upgraded_site
 
+from carme_hub import __version__
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.demo import Demo
 
 pytestmark = pytest.mark.nightly
-#: A policy that the earlier releases know.
-POLICY = {"quotas": [{"id": "month", "user": "*", "gpu_time": 1000, "window": "month"}]}
 #: A run of two ranks that says that it runs, and ends when it is told so.
 RUN = """%%distributed -n 2 --gpus-per-task 0 --name upgraded
 import pathlib, time
@@ -39,98 +33,10 @@ while not (folder / "go").exists():
 """
 
 
-@dataclass(frozen=True)
-class PatientDemo(Demo):
-    """A site whose proxy holds requests for longer: a busy machine installs and starts slowly."""
-
-    def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "CARME_PROXY_WAIT": "200"}
-
-
-class EarlierDemo(PatientDemo):
-    """A site of an earlier release, whose images say less of themselves."""
-
-    def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "CARME_SANDBOX_HUB": str(self.folder / "earlier.json")}
-
-    def _write_facts(self) -> None:
-        super()._write_facts()
-        facts = json.loads((self.folder / "facts.json").read_text())
-        for image in facts["images"]:
-            image.pop("provides")
-        file = self.folder / "earlier.json"
-        file.write_text(json.dumps(facts))
-        file.chmod(0o600)
-        shutil.chown(file, self.user)
-
-
-def hub_of(like: Hub, folder: Path, environment: Path, kind: type[Demo] = PatientDemo) -> Hub:
-    """Return a hub with another folder and another installation, at the same addresses."""
-    values = {each.name: getattr(like.demo, each.name) for each in fields(Demo)}
-    found = Hub(kind(**{**values, "folder": folder, "environment": environment}))
-    found.token, found.environment = like.token, like.environment
-    return found
-
-
-def command(hub: Hub, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run ``carme-hub`` of a hub's release, as the hub's user."""
-    demo = hub.demo
-    environ = {**demo._environment(), "SLURM_CONF": str(demo.cluster.hub_slurm_conf)}
-    named = [f"{name}={value}" for name, value in environ.items()]
-    argv = ["runuser", "-u", demo.user, "--", "env", "-i", *named, f"{demo.environment}/bin/carme-hub", *words]
-    argv += ["--config", str(demo.config_file)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=demo.folder)
-
-
-@dataclass
-class Site:
-    """A site with the hub of an earlier release, which runs, and this release installed beside it."""
-
-    release: str
-    old: Hub
-    new: Hub
-    home: Path
-
-    @property
-    def processes(self) -> Any:
-        return self.new.demo.sandbox.processes
-
-    def jobs(self) -> dict[str, str]:
-        """Return the job of each user's session."""
-        return {row["user"]: row["id"] for row in self.new.jobs()}
-
-    def sessions(self) -> set[tuple[str, str, int]]:
-        """Return user, id and job of each open session, from the database of any release."""
-        file = self.new.demo.folder / "carme-hub.sqlite"
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
-            return set(database.execute("SELECT \"user\", id, job_id FROM session WHERE state <> 'ended'"))
-
-
 @pytest.fixture(params=list(COMMITS))
-def site(request: pytest.FixtureRequest, hub: Hub, cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
-    hub.stop()
-    state, release = cluster.state, str(request.param)
-    folder = state / f"hub-since-{release}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    shutil.chown(folder, hub.demo.user, pwd.getpwnam(hub.demo.user).pw_gid)
-    before = install(release, hub.demo.environment, state / f"environment-{release}", tmp_path)
-    home = Path("~alice").expanduser() / "upgrade"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir()
-    shutil.chown(home, "alice", "alice")
-    site = Site(release, hub_of(hub, folder, before, EarlierDemo), hub_of(hub, folder, hub.demo.environment), home)
-    site.old.demo.set_policy(POLICY)
-    site.old.demo._write_facts()
-    try:
-        site.old.start()
-        yield site
-    finally:
-        cluster.run("scontrol", "update", "partitionname=interactive", "state=up", check=False)
-        cluster.cancel_all()
-        site.new.stop()
-        for each in (folder, before, home):
-            shutil.rmtree(each, ignore_errors=True)
+def site(request: pytest.FixtureRequest, hub: Hub, tmp_path: Path) -> Iterator[UpgradedSite]:
+    with upgraded_site(hub, str(request.param), tmp_path) as found:
+        yield found
 
 
 async def begin_cell(hub: Hub, kernel: str, code: str) -> None:
@@ -145,14 +51,17 @@ async def begin_cell(hub: Hub, kernel: str, code: str) -> None:
 
 
 def test_an_upgrade_keeps_sessions_runs_and_bookings_and_serves_who_clicks_meanwhile(
-    site: Site, cluster: Cluster
+    site: UpgradedSite, cluster: Cluster
 ) -> None:
     old, new = site.old, site.new
     old.start_server("alice", profile="a100", gpus=2)
     kernel = old.new_kernel("alice")
     assert old.run_cell("alice", kernel, "mark = 6 * 7") == ""
     asyncio.run(begin_cell(old, kernel, RUN))
-    wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    try:
+        wait_for(lambda: len(list(site.home.glob("runs-*"))) == 2, 60, "both ranks to run")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{hang_report('alice')}\n{old.log_text()[-3000:]}") from None
     calendar = Rest(old, "bob", "/services/reservations/api/v1/")
     times = {"start": int(time.time()) + 3600, "end": int(time.time()) + 7200}
     asked = {"title": "Course", "gpu_type": "a100", "gpus": 4, "seats": 1, "account": "physics", **times}
@@ -224,6 +133,13 @@ def reaches(hub: Hub, kernel: str) -> bool:
         return False
 
 
+def started_by(user: str) -> str:
+    """Return the release that started a user's newest session, by its data document."""
+    documents = Path(f"~{user}").expanduser().glob(".carme/sessions/*/data.json")
+    newest = max(documents, key=lambda file: file.stat().st_mtime)
+    return str(json.loads(newest.read_text())["release"])
+
+
 def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hub: Hub, cluster: Cluster) -> None:
     """The way back is open: sessions of each of the two releases are the other's, too."""
     before = renamed("0.2.99", hub.demo.environment, cluster.state / "environment-before")
@@ -236,8 +152,10 @@ def test_the_release_of_before_with_the_same_schema_takes_over_again_and_back(hu
             if at == 1:
                 report = command(older, "upgrade", "--check")
                 assert "so the way back is open" in report.stdout, report.stdout + report.stderr
+                assert " to 0.2.99\n" in report.stdout, "it is another release"
             release.start()
             release.start_server(user)
+            assert started_by(user) == {newer: __version__, older: "0.2.99"}[release]
             kernels[user] = release.new_kernel(user)
             assert release.run_cell(user, kernels[user], f"mark = {user!r}") == ""
             for each, kernel in kernels.items():

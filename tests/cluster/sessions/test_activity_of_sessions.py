@@ -100,6 +100,8 @@ def test_at_its_end_the_service_knows_what_it_used(seen: Seen) -> None:
     hub = seen.hub
     kernel = hub.new_kernel("alice")
     hub.run_cell("alice", kernel, BURN, limit=120)
+    ended = time.time()  # what is used after the last sample is not known
+    wait_for(lambda: seen.now()["at"] > ended, 30, "a sample of all of it")
     hub.stop_server("alice")
     wait_for(lambda: Truth(hub).session(seen.session.row.id).state == "ended", 60, "the session to end")
     [node] = seen.nodes()

@@ -339,6 +339,21 @@ def test_who_clicks_waits_behind_a_load_balancer_that_has_no_hub_at_the_moment(s
     server.die()
 
 
+def test_of_who_leaves_while_it_waits_nothing_is_sent(site: Site, proxy: Proxy) -> None:
+    own, port = site.certificate("hub"), free_port()
+    proxy.lead("/", target(port, own))
+    line = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    line.request("POST", "/hub/spawn/gone", "profile=a100", {"Host": "hub.example.org"})
+    time.sleep(1)
+    line.close()
+    time.sleep(0.5)
+    server = site.server("hub", own, port)
+    assert proxy.visit("/hub/home") == (200, b"hub")
+    time.sleep(1.5)
+    assert b"/hub/spawn/gone" not in server.received
+    server.die()
+
+
 def test_no_other_program_on_the_hubs_port_gets_what_waits(site: Site, proxy: Proxy) -> None:
     own, other, port = site.certificate("hub"), site.certificate("alice"), free_port()
     proxy.lead("/", target(port, own))
@@ -373,3 +388,12 @@ def test_a_hub_that_stays_away_is_said_to_be_away_after_the_time_that_is_set(
         assert 1 < time.monotonic() - began < 4
     finally:
         short.end()
+
+
+@pytest.mark.parametrize("words", ["soon", "-1"])
+def test_a_time_that_is_none_is_refused_at_the_start(words: str) -> None:
+    environ = {**proxy_environment(os.environ), "CARME_PROXY_WAIT": words}
+    argv = [f"{BIN}/node", f"{BIN}/configurable-http-proxy", "--version"]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert f"CARME_PROXY_WAIT is {words}; set seconds" in done.stderr
+    assert done.returncode == 1

@@ -64,7 +64,7 @@ class Click(threading.Thread):
 
     def __init__(self, hub: Hub, user: str) -> None:
         super().__init__(daemon=True)
-        self.hub, self.user, self.tries = hub, user, 0
+        self.hub, self.user, self.tries, self.began = hub, user, 0, round(time.time(), 1)
         self.said: list[object] = []
         self.start()
 
@@ -118,7 +118,8 @@ class Story:
         self.seconds.setdefault(how, []).append(seconds_to_serve(hosts, self.other, began))
         assert hub.run_cell("alice", self.kernel, "print(mark)").strip() == "42"
         click.served()
-        lost = f"no hub had received it: {click.said}\n{hosts.log('proxy')[-3000:]}"
+        lost = f"no hub had received it: {click.said}, since {click.began}\n{hosts.log('proxy')[-3000:]}"
+        lost += "".join(f"\n{name}: {hosts.log(name)[-6000:]}" for name in hosts.ports)
         assert click.tries == 1 or how != "kill -9", lost
 
         def log() -> str:
@@ -153,6 +154,8 @@ def story(hosts: TwoHosts) -> Iterator[Story]:
     hosts.start("one")
     wait_for(lambda: api_answers(hub) or not hosts.processes.alive("host-one"), 90, "the first hub")
     assert hosts.processes.alive("host-one"), hosts.log("one")[-5000:]
+    # The sandbox's one hub had another address, and what waits keeps the one to which it was to go.
+    wait_for(lambda: "Updating Hub route" in hosts.log("one"), 60, "the proxy to know the address of both")
     hosts.start("two")
     wait_for(lambda: "this host stands by" in hosts.log("two"), 30, "the second host")
     hub.ensure_user("bob")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ from jupyterhub.spawner import Spawner
 from prometheus_client import REGISTRY
 from traitlets.config import Config
 
+from carme_hub import metrics
+from carme_hub.auth.revocation import Revoker
 from carme_hub.auth.system_users import SystemUser
 
 
@@ -121,3 +125,16 @@ async def test_slurm_losing_every_account_at_once_costs_nobody_a_server(with_ser
     hub.slurm.rows = []
     assert await hub.authenticator.revoker.check(hub.app) == []
     assert len(active(hub)) == 4
+
+
+async def test_a_directory_that_has_never_answered_is_seen_by_how_long_nobody_was_checked() -> None:
+    async def never(user: Any) -> Any:
+        raise AssertionError("nobody is asked in this test")
+
+    metrics.ACCOUNTS_CHECKED.set(0)
+    for interval, known in ((0, False), (60, True)):
+        revoker = Revoker(never, interval, logging.getLogger(__name__))
+        revoker.start(SimpleNamespace())
+        checked = REGISTRY.get_sample_value("carme_accounts_checked_timestamp_seconds") or 0.0
+        assert (checked > time.time() - 60) is known, "0 is a site that checks nobody, and raises no alert"
+        revoker.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_lost_session_is_named_and_the_status_is_1(config: Path, capsys: pytes
     assert run(config, "--month", "2026-10") == 0
 
 
-@pytest.mark.parametrize("month", ["November", "2026-13", "0000-01", "9999-12"])
+@pytest.mark.parametrize("month", ["November", "2026-13", "0000-01", "9999-12", "2026-10-15", "2026-10-01T00:00"])
 def test_a_month_that_is_none_is_named(config: Path, capsys: pytest.CaptureFixture[str], month: str) -> None:
     assert run(config, "--month", month) == 2
     assert "write it as 2026-11" in capsys.readouterr().err
@@ -88,3 +89,12 @@ def test_december_ends_with_the_year_and_the_future_has_no_report() -> None:
     assert month_of("", NOVEMBER)[2] == "2026-11"
     with pytest.raises(UsageError):
         month_of("2026-12", NOVEMBER)
+
+
+def test_a_month_in_which_the_clocks_change_has_its_hour_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        since, until, _ = month_of("2026-10", NOVEMBER)
+    time.tzset()
+    assert (since, until - since) == (1_790_805_600, 31 * 86_400 + 3600), "from midnight to midnight there"

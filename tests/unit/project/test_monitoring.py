@@ -93,6 +93,16 @@ def test_each_query_asks_for_metrics_and_labels_that_there_are(where: str, metri
     assert shown <= set().union(*(metrics[name] for name in names)), query
 
 
+@pytest.mark.parametrize("where", sorted(expressions()))
+def test_increase_and_rate_are_asked_of_what_only_grows(where: str) -> None:
+    """Of a gauge that falls they take each fall for a restart, and add all that it was before."""
+    asked = re.findall(r"\b(?:increase|i?rate)\(\s*([A-Za-z_]\w*)", expressions()[where])
+    grows = ("_total", "_bucket", "_count", "_sum")
+    assert [name for name in asked if not name.endswith(grows)] == []
+    changes = re.findall(r"\b(?:delta|deriv)\(\s*([A-Za-z_]\w*)", expressions()[where])
+    assert [name for name in changes if name.endswith(grows)] == []
+
+
 def test_the_boards_are_as_they_are_written_and_every_panel_has_its_place() -> None:
     boards = _boards()
     files = {file.stem: file.read_text() for file in (FOLDER / "grafana/dashboards").glob("*.json")}

@@ -16,7 +16,7 @@ from carme_hub.cli.convert.reading.shell import (
     Option,
     read_shell,
 )
-from carme_hub.cli.convert.site import Site
+from carme_hub.cli.convert.site import TODO, Site
 from carme_hub.containers.check import check_environ
 from carme_hub.errors import ContainerError
 
@@ -88,13 +88,15 @@ class Script:
     modules: list[str] = field(default_factory=list)
 
 
-def map_script(text: str, lines: Mapping[int, int], site: Site, setting: str, line: int, file: str = "") -> Script:
+def map_script(
+    text: str, lines: Mapping[int, int], site: Site, setting: str, line: int, file: str = "", *, of_one: str = ""
+) -> Script:
     """Say and do what becomes of a script; ``lines`` has the file's line of each of its lines."""
     items = read_shell(text)
     script = Script()
     site.say(line, setting, Level.CHANGED, "the batch script is constant here; what this one does is below", file)
     places = {number: lines.get(number, line) for number in range(1, text.count("\n") + 2)}
-    map_items(items, places, site, script.requests, script, file)
+    map_items(items, places, site, script.requests, script, file, of_one=of_one)
     return script
 
 
@@ -105,12 +107,18 @@ def map_items(
     requests: Requests,
     script: Script | None = None,
     file: str = "",
+    *,
+    of_one: str = "",
 ) -> None:
-    """Say and do what becomes of each command; ``requests`` receives what has a place in a profile."""
+    """Say and do what becomes of each command; ``requests`` receives what has a place in a profile.
+
+    Args:
+        of_one: the profile that the commands are of, "" = they are of every session.
+    """
     for item in items:
         line = lines.get(item.line, item.line)
         if isinstance(item, Option):
-            _option(item, line, site, requests, file)
+            _option(item, line, site, requests, file, of_one)
         elif isinstance(item, Module):
             site.say(line, f"module load {item.names}", Level.LOOK, _IN_IMAGE, file)
             if script is not None:
@@ -119,7 +127,7 @@ def map_items(
             sentence = "the environment's packages belong in an image (docs/howto/add-an-image.md)"
             site.say(line, _short(item.command), Level.LOOK, sentence, file)
         elif isinstance(item, Export):
-            _variable(item, line, site, file)
+            _variable(item, line, site, file, of_one)
         elif isinstance(item, Container):
             name = map_container(item, line, site, file)
             if script is not None and name:
@@ -131,7 +139,7 @@ def map_items(
             site.say(line, _short(item.command), Level.LOOK, sentence, file)
 
 
-def _option(item: Option, line: int, site: Site, requests: Requests, file: str) -> None:
+def _option(item: Option, line: int, site: Site, requests: Requests, file: str, of_one: str) -> None:
     shown = f"--{item.name}={item.value}" if item.value else f"--{item.name}"
     if item.value is None and item.name in (*IN_PROFILE, *OURS):
         return  # a setting gives its value
@@ -142,6 +150,10 @@ def _option(item: Option, line: int, site: Site, requests: Requests, file: str) 
         requests.set(name, item.value, line, shown)
     elif item.name in OURS:
         site.say(line, shown, Level.DROPPED, "Carme Hub sets it itself", file)
+    elif of_one and item.value is not None and item.name != "mem-per-cpu":
+        sentence = f"of {of_one} alone, and `slurm_extra` is for every session: name a partition or QOS that has it"
+        site.say(line, shown, Level.LOOK, sentence, file)
+        site.notes.append(f"{TODO} (line {line}): {shown}: {sentence}")
     elif item.name == "exclusive":
         site.extra["exclusive"] = item.value or ""
         site.say(line, shown, Level.CHANGED, _LISTED, file)
@@ -156,7 +168,7 @@ def _option(item: Option, line: int, site: Site, requests: Requests, file: str) 
         site.say(line, shown, Level.CHANGED, _LISTED, file)
 
 
-def _variable(item: Export, line: int, site: Site, file: str) -> None:
+def _variable(item: Export, line: int, site: Site, file: str, of_one: str) -> None:
     try:
         check_environ({item.name: item.value})
     except ContainerError as error:
@@ -171,8 +183,12 @@ def _variable(item: Export, line: int, site: Site, file: str) -> None:
         sentence = "a secret: set it in `c.Spawner.environment`, read from a file that only the hub's user can read"
         site.say(line, f"export {item.name}", Level.LOOK, sentence, file)
         return
+    if of_one and site.environment.get(item.name, item.value) != item.value:
+        sentence = f"`container_environment` is for every session, and has another value of it than {of_one}"
+        site.say(line, f"export {item.name}", Level.LOOK, sentence, file)
+        return
     site.environment[item.name] = item.value
-    site.say(line, f"export {item.name}", Level.CHANGED, "`container_environment`", file)
+    site.say(line, f"export {item.name}", Level.CHANGED, "`container_environment`, for every session", file)
 
 
 def map_container(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
 from carme_hub.cli.convert.reading.values import dotted, is_plain
@@ -67,8 +67,23 @@ class CodeOfSettings:
 
     def left_out(self) -> list[ast.stmt]:
         """Return the statements of the file's top that do something besides settings, and are not kept."""
-        known = {*self._kept, *self._settings}
-        return [node for node in self.file.tree.body if id(node) not in known and self._acts(node)]
+        found: list[ast.stmt] = []
+        for node in self.file.tree.body:
+            if id(node) in self._settings and id(node) not in self._kept:
+                found += self._acting_in(node, {id(setting.node) for setting in self._settings[id(node)]})
+            elif id(node) not in self._kept and self._acts(node):
+                found.append(node)
+        return found
+
+    def _acting_in(self, block: ast.AST, settings: set[int]) -> Iterator[ast.stmt]:
+        """Yield the statements of a block that do something besides its settings."""
+        for child in ast.iter_child_nodes(block):
+            if isinstance(child, ast.expr | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            if hasattr(child, "body") or not isinstance(child, ast.stmt):
+                yield from self._acting_in(child, settings)
+            elif id(child) not in settings and self._acts(child):
+                yield child
 
     def _acts(self, node: ast.AST) -> bool:
         """Whether a statement changes something outside of the file's own names, as far as it shows."""
@@ -76,11 +91,25 @@ class CodeOfSettings:
             return False
         if isinstance(node, ast.Expr):
             owner, _, method = dotted(node.value.func).partition(".") if isinstance(node.value, ast.Call) else ("",) * 3
-            return isinstance(node.value, ast.Call) and not (method in _CHANGES and owner in self._binders)
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            return any(isinstance(_owner(target), ast.Attribute) for target in targets)
+            of_a_name = method in _CHANGES and owner in self._binders and owner != self.file.values.config
+            return isinstance(node.value, ast.Call) and not of_a_name
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+            targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
+            parts = [part for target in targets for part in _parts(target)]
+            return any(self._is_outside(part) for part in parts) or self._is_given_away(getattr(node, "value", None))
         return any(self._acts(child) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+
+    def _is_outside(self, target: ast.expr) -> bool:
+        """Whether a target is a part of something else than the file's names: ``a.b``, ``a.b[c]``, ``c["A"]["b"]``."""
+        owner = _owner(target)
+        is_config = isinstance(owner, ast.Name) and owner.id == self.file.values.config
+        return isinstance(owner, ast.Attribute) or (is_config and owner is not target)
+
+    def _is_given_away(self, value: ast.expr | None) -> bool:
+        """Whether a function gets the configuration object, and may set anything."""
+        calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if value is not None else []
+        given = [each for call in calls for each in (*call.args, *(keyword.value for keyword in call.keywords))]
+        return any(isinstance(each, ast.Name) and each.id == self.file.values.config for each in given)
 
     def source(self, node: ast.stmt) -> str:
         """Return a statement as the file has it, without its neighbours on the same lines."""
@@ -148,7 +177,8 @@ class CodeOfSettings:
         while ahead:
             for name in _used(ahead.pop()) - seen:
                 seen.add(name)
-                for statement in self._binders.get(name, ()):
+                # Of a name that the file does not bind, a module may be the one that gives it all of its names.
+                for statement in self._binders.get(name) or self._binders.get("*") or []:
                     if id(statement) not in found:
                         found[id(statement)] = statement
                         ahead.append(statement)
@@ -166,8 +196,19 @@ def _place(node: ast.stmt | ast.expr) -> tuple[int, int, int, int]:
 
 
 def _owner(target: ast.expr) -> ast.expr:
-    """Return ``a.b`` of the target ``a.b[c]``."""
-    return target.value if isinstance(target, ast.Subscript) else target
+    """Return ``a.b`` of the target ``a.b[c][d]``."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return target
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    """Return ``a`` and ``b`` of the target ``a, *b``."""
+    if isinstance(target, ast.Starred):
+        return _parts(target.value)
+    if isinstance(target, ast.Tuple | ast.List):
+        return [part for each in target.elts for part in _parts(each)]
+    return [target]
 
 
 def _used(node: ast.AST) -> set[str]:

@@ -9,7 +9,7 @@ from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
 from carme_hub.cli.convert.reading.shell import read_options
 from carme_hub.cli.convert.reading.values import Imported, LocalClass, Unknown
 from carme_hub.cli.convert.site import TODO, Site
-from carme_hub.spawners.slurm.batchspawner_names import KEPT, REPLACED
+from carme_hub.spawners.slurm.batchspawner_names import IGNORED, KEPT, REPLACED
 
 from .batch_script import map_items, map_script
 from .batch_settings import FAMILY, OLD_NAMES, BatchSettings, add_profiles
@@ -76,7 +76,7 @@ def _map_entry(file: ConfigFile, entry: object, line: int, site: Site, base: Bat
         _say_other_class(spawner, line, title, site)
         return
     found = BatchSettings(base.requests.copy(), list(base.images), list(base.modules))
-    _map_settings(file, settings, line, site, found)
+    _map_settings(file, settings, line, site, found, title)
     before = len(site.profiles)
     add_profiles(found, site, name=str(name), key=str(key), comments=[f"line {line}: {key}"])
     folder = settings.get("notebook_dir")
@@ -99,7 +99,9 @@ def _say_other_class(spawner: str, line: int, title: str, site: Site) -> None:
         site.say(line, title, Level.LOOK, f"{spawner} starts no Slurm job; this profile is left out")
 
 
-def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: Site, found: BatchSettings) -> None:
+def _map_settings(
+    file: ConfigFile, settings: dict[Any, Any], line: int, site: Site, found: BatchSettings, title: str
+) -> None:
     for key, value in settings.items():
         name = OLD_NAMES.get(str(key), str(key))
         at = file.values.line_of(settings, key, line)
@@ -109,13 +111,16 @@ def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: S
         elif name in KEPT:
             found.requests.set(name, value, at, name)
         elif name == "batch_script":
-            script = map_script(str(value), file.lines_in_text(str(value), at), site, name, at)
+            script = map_script(str(value), file.lines_in_text(str(value), at), site, name, at, of_one=title)
             found.images = script.images or found.images
             found.requests.take(script.requests)
         elif name in ("req_options", "req_prologue"):
-            _map_text(file, name, str(value), at, site, found)
-        elif name in REPLACED and REPLACED[name].startswith("nothing"):
-            site.say(at, name, Level.DROPPED, REPLACED[name].removeprefix("nothing: "))
+            _map_text(file, name, str(value), at, site, found, title)
+        elif told := {**REPLACED, **IGNORED}.get(name, ""):
+            level = Level.DROPPED if told.startswith("nothing") else Level.LOOK
+            site.say(
+                at, name, level, told.removeprefix("nothing: ") if level is Level.DROPPED else f"set instead: {told}"
+            )
         elif name == "cmd":
             sentence = (
                 "the image's own jupyterhub-singleuser is started; what else this command does belongs in the image"
@@ -129,8 +134,8 @@ def _map_settings(file: ConfigFile, settings: dict[Any, Any], line: int, site: S
             site.say(at, name, Level.LOOK, "a setting of your own for the batch script, which is constant here")
 
 
-def _map_text(file: ConfigFile, name: str, text: str, line: int, site: Site, found: BatchSettings) -> None:
+def _map_text(file: ConfigFile, name: str, text: str, line: int, site: Site, found: BatchSettings, title: str) -> None:
     if name == "req_options":
-        map_items(read_options(text, line), {}, site, found.requests)
+        map_items(read_options(text, line), {}, site, found.requests, of_one=title)
     elif text.strip():
-        found.images += map_script(text, file.lines_in_text(text, line), site, name, line).images
+        found.images += map_script(text, file.lines_in_text(text, line), site, name, line, of_one=title).images

@@ -9,6 +9,8 @@ from .values import Unknown
 
 #: The most steps of a file, entries of a list that is gone through, letters of a text, and bits of a number.
 MOST_STEPS, MOST_ITEMS, LONGEST, MOST_BITS = 20_000, 1_000, 1_000_000, 1_024
+#: The most parts of a value, with those of its parts: a list that holds another one twice is short, and may be huge.
+MOST_PARTS = 10_000
 #: The longest text that a call or an operator may be able to make of its operands.
 _MOST_MADE = 20 * LONGEST
 
@@ -19,6 +21,21 @@ class CannotBeRead(Exception):
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
         self.unknown = Unknown(reason, line)
+
+
+def count_parts(value: object, line: int) -> int:
+    """Return how many parts a value has, with those of its parts; refuse too many, and one that holds itself."""
+    count, ahead = 0, [value]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, dict):
+            ahead += [*part, *part.values()]
+        elif isinstance(part, list | tuple | set | frozenset):
+            ahead += part
+        count += 1
+        if count + len(ahead) > MOST_PARTS:
+            raise CannotBeRead("it has too many parts", line)
+    return count
 
 
 def check_width(spec: str, line: int) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from carme_hub.errors import ConfigError
 
+from .bounds import CannotBeRead
 from .expressions import Values
-from .values import Imported, LocalClass, Unknown, dotted
+from .values import Imported, LocalClass, Unknown, dotted, is_apart
 
 _CHANGES = ("append", "extend", "update", "insert", "add", "prepend")
 
@@ -146,7 +147,7 @@ class _Reader:
         handler = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is not None:
             handler(node)
-        elif not isinstance(node, ast.Pass | ast.Delete | ast.Assert | ast.Global):
+        elif not isinstance(node, ast.Pass | ast.Assert | ast.Global):
             self._unfollowed(node, Unknown(f"it stands in a {type(node).__name__.lower()} statement", node.lineno))
 
     # -- names ---------------------------------------------------------------------------------------------------------
@@ -196,19 +197,32 @@ class _Reader:
         operation = ast.copy_location(ast.BinOp(_loaded(node.target), node.op, node.value), node)
         self._give(node.target, self.blocked or self.values.value(operation), node)
 
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            self._give(target, Unknown("it is deleted", node.lineno), node)
+
     def _give(self, target: ast.expr, value: Any, node: ast.stmt) -> None:
+        try:
+            self.values.check(value, node.lineno)
+        except CannotBeRead as error:
+            value = error.unknown
         parts = dotted(target).split(".")
         if len(parts) == 3 and parts[0] == self.values.config:
             self._record(parts[1], parts[2], value, node, target)
         elif isinstance(target, ast.Subscript):
             self._give_item(target, value, node)
+        elif isinstance(target, ast.Tuple | ast.List):
+            # Settings among them are shown as code that is left out (``kept_code``), for the statement is one.
+            self.values.bind(target, value)
+            for each in (each for each in ast.walk(target) if isinstance(each, ast.Subscript)):
+                self._give(each.value, Unknown("a part of it is unpacked", node.lineno), node)
         elif not isinstance(target, ast.Attribute):
             self.values.bind(target, value)
 
     def _give_item(self, target: ast.Subscript, value: Any, node: ast.stmt) -> None:
         """Record ``owner[key] = value``: a new value of the owner."""
         owner, key = self.values.value(_loaded(target.value)), self.values.value(target.slice)
-        if self.blocked is None and isinstance(owner, dict) and not isinstance(key, Unknown):
+        if self.blocked is None and isinstance(owner, dict) and not isinstance(key, Unknown) and is_apart(value, owner):
             owner[key] = value
             self.values.parts[id(owner), key] = node.lineno
             new: Any = owner
@@ -228,7 +242,7 @@ class _Reader:
             return
         call, name = node.value, dotted(node.value.func)
         owner, _, method = name.rpartition(".")
-        if owner and method in _CHANGES and isinstance(call.func, ast.Attribute) and call.args:
+        if owner and method in _CHANGES and isinstance(call.func, ast.Attribute) and (call.args or call.keywords):
             self._change(call.func.value, method, call, node)
             return
         value = self.values.value(call.func)
@@ -240,7 +254,7 @@ class _Reader:
 
     def _change(self, owner: ast.expr, method: str, call: ast.Call, node: ast.stmt) -> None:
         """Record ``owner.append(…)`` and the like as a new value of the owner."""
-        before, given = self.values.value(owner), self.values.value(call.args[-1])
+        before, given = self.values.value(owner), self._given(call)
         parts = dotted(owner).split(".")
         if len(parts) == 3 and (parts[1], parts[2]) not in self.values.settings:
             before = {} if method == "update" else []  # traitlets changes the default in this way
@@ -249,10 +263,21 @@ class _Reader:
         if unknown is None and isinstance(before, dict) and method == "update" and isinstance(given, dict):
             new = {**before, **given}
         elif unknown is None and isinstance(before, list):
-            new = [*before, *given] if method == "extend" and isinstance(given, list) else [*before, given]
+            more = given if method in ("extend", "prepend") and isinstance(given, list) else [given]
+            at = self.values.value(call.args[0]) if method == "insert" else 0 if method == "prepend" else len(before)
+            new = [*before[:at], *more, *before[at:]] if isinstance(at, int) else at
         elif unknown is None:
             new = Unknown(f"{dotted(owner)}.{method}() changes it", node.lineno)
         self._give(owner, new, node)
+
+    def _given(self, call: ast.Call) -> Any:
+        """Return what is added: the last argument, with those that have names in ``update(a=1)``."""
+        found = self.values.value(call.args[-1]) if call.args else {}
+        for keyword in call.keywords:
+            if keyword.arg is None or not isinstance(found, dict):
+                return Unknown("it is changed by a computed name", call.lineno)
+            found = {**found, keyword.arg: self.values.value(keyword.value)}
+        return found
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-from .bounds import LONGEST, MOST_BITS, MOST_ITEMS, MOST_STEPS, CannotBeRead, check_made, check_width
+from .bounds import LONGEST, MOST_BITS, MOST_ITEMS, MOST_STEPS, CannotBeRead, check_made, check_width, count_parts
 from .values import Imported, LocalClass, Unknown, dotted, is_plain, unknown_in
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -48,6 +48,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "os.path.basename": posixpath.basename,
     "textwrap.dedent": textwrap.dedent,
 }
+#: Expressions that make a new list or dict.
+_MAKES = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp | ast.SetComp | ast.DictComp | ast.BinOp | ast.Call
 _METHODS: dict[type, frozenset[str]] = {
     str: frozenset(
         (
@@ -111,9 +113,16 @@ class Values:
         found = handler(node)
         if isinstance(found, int) and found.bit_length() > MOST_BITS:
             raise CannotBeRead("a number is too large", node.lineno)
-        if isinstance(found, str | list | tuple) and len(found) > LONGEST:
+        if isinstance(found, str | bytes | list | tuple) and len(found) > LONGEST:
             raise CannotBeRead("a text or a list is too long", node.lineno)
+        if isinstance(node, _MAKES):
+            self.check(found, node.lineno)
         return found
+
+    def check(self, value: object, line: int) -> None:
+        """Refuse a value with too many parts; counting them counts as computing."""
+        if isinstance(value, list | tuple | set | dict):
+            self.steps += count_parts(value, line) // 100
 
     # -- the kinds of expressions --------------------------------------------------------------------------------------
 
@@ -200,8 +209,8 @@ class Values:
     def _binop(self, node: ast.BinOp) -> Any:
         left = self._known(node.left)
         right = self._plain(node.right) if isinstance(left, str) else self._known(node.right)
-        if isinstance(node.op, ast.Mult) and not isinstance(left, str | list) and not isinstance(right, str | list):
-            return left * right
+        if isinstance(node.op, ast.Mult) and isinstance(left, int | float) and isinstance(right, int | float):
+            return left * right  # of a text or a list it would make one as long as the memory
         if type(node.op) not in _OPERATORS or (isinstance(node.op, ast.Mod) and not isinstance(left, int | str)):
             raise CannotBeRead(f"{_shown(node)} is computed", node.lineno)
         if isinstance(node.op, ast.Mod) and isinstance(left, str):

@@ -18,7 +18,9 @@ from carme_hub.errors import ConfigError
 
 from .shell import SHORT, Option, read_options
 
-_ERB = re.compile(r"<%(=?)-?(.*?)-?%>", re.DOTALL)
+_ERB = re.compile(r"<%(=?)-?((?:(?!<%).)*?)-?%>", re.DOTALL)
+#: The largest file of an app that is read, in bytes.
+_LARGEST = 1_000_000
 _MARK = re.compile(r"ERB(\d+)BRE")
 _SCRIPT_KEYS = (
     "accounting_id|queue_name|reservation_id|gpus_per_node|wall_time|qos|native|email_on_started|job_name|email"
@@ -113,23 +115,29 @@ def read_app(path: Path) -> App:
     """Return what stands in an app's folder, or in the folder of its form.
 
     Raises:
-        ConfigError: the form is no YAML.
+        ConfigError: the form is no YAML, or a file is too large.
     """
     form = path if path.is_file() else _form_of(path)
     if form is None:
         raise ConfigError(f"{path} has no form.yml and no form.yml.erb")
     folder = form.parent
     app = App(form.name)
-    _read_form(form.read_text("utf-8", "replace"), app)
+    _read_form(_text_of(form), app)
     for name in ("submit.yml.erb", "submit.yml"):
         if (folder / name).is_file():
             app.submit_file = name
-            _read_submit((folder / name).read_text("utf-8", "replace"), app)
+            _read_submit(_text_of(folder / name), app)
             break
     for name in ("before.sh.erb", "before.sh", "script.sh.erb", "script.sh"):
         if (folder / "template" / name).is_file():
-            app.scripts.append((f"template/{name}", (folder / "template" / name).read_text("utf-8", "replace")))
+            app.scripts.append((f"template/{name}", _text_of(folder / "template" / name)))
     return app
+
+
+def _text_of(file: Path) -> str:
+    if file.stat().st_size > _LARGEST:
+        raise ConfigError(f"{file} is too large for an app of Open OnDemand")
+    return file.read_text("utf-8", "replace")
 
 
 def _without_erb(text: str, expressions: list[str]) -> str:
@@ -152,6 +160,8 @@ def _read_form(text: str, app: App) -> None:
     plain = _without_erb(text, [])
     try:
         root = yaml.compose(plain, Loader=yaml.SafeLoader)
+    except RecursionError as error:
+        raise ConfigError(f"{app.form_file}: this is no form of Open OnDemand: it is too deep") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{app.form_file}:{mark.line + 1}" if mark is not None else app.form_file

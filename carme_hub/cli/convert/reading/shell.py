@@ -31,7 +31,10 @@ _WITH_VALUE = {
     *("-H", "--home", "--env", "--env-file", "-W", "--workdir", "--pwd", "--cwd", "--overlay", "-o", "--app", "-S"),
     *("--scratch", "--network", "--security", "--hostname", "--dns", "--fakeroot-helper", "--mount"),
 }
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{\w+(?:\[\w+\])?\}|<%.*?%>", re.DOTALL)
+#: The longest text that variables are expanded to.
+_LONGEST = 10_000
+#: None begins inside another one, so that looking for the end of many that have none takes no time.
+_TEMPLATE = re.compile(r"\{\{(?:(?!\{\{).)*?\}\}|\{%(?:(?!\{%).)*?%\}|\{\w+(?:\[\w+\])?\}|<%(?:(?!<%).)*?%>", re.DOTALL)
 _NOTHING = re.compile(
     r"set [+-]\S.*|trap .*|echo\b.*|which .*|hostname|date|env\b( *\|.*)?|module (purge|list|restore)"
     r"|unset \S+|export \S+|umask \d+|\(|\)|do|break|continue|esac|(for|while|case) [^;]*(; do)?|done\b.*"
@@ -111,7 +114,9 @@ class _Shell:
 
         for _ in range(5):  # a variable may hold others
             before, text = text, re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, text)
-            if text == before or len(text) > 10_000:
+            if len(text) > _LONGEST:
+                return before  # which may be as long as what it began with, and not twice as long at each line
+            if text == before:
                 break
         return text
 
@@ -200,10 +205,10 @@ def _read(line: int, command: str, shell: _Shell) -> Iterator[Item]:
     if re.match(r"(source|\.) .*(activate|conda\.sh)|(conda|mamba|micromamba) activate|.*\bactivate\b", command):
         yield Activation(line, command)
         return
-    if _NOTHING.fullmatch(command) or _SERVER.match(command) or re.match(r"(exec |srun\b.* )?\{+ ?cmd\b", command):
+    if _NOTHING.fullmatch(command) or _SERVER.match(command) or re.match(r"(exec |srun\b.* )?\{{1,2} ?cmd\b", command):
         return
     without = _TEMPLATE.sub("", command).strip()
-    if re.search(r"\{+ ?cmd ?\}+|\{+ ?(pro|epi)logue ?\}+", command) and re.fullmatch(r"(exec|srun.*)?", without):
+    if re.search(r"\{{1,2} ?(cmd|prologue|epilogue) ?\}", command) and re.fullmatch(r"(exec|srun.*)?", without):
         return
     yield Other(line, command)
 

@@ -53,6 +53,18 @@ def unknown_in(value: Any) -> Unknown | None:
     return next((found for part in parts if (found := unknown_in(part))), None)
 
 
+def is_apart(value: Any, owner: object) -> bool:
+    """Whether an object is no part of a value, so that the value can become a part of it."""
+    if value is owner:
+        return False
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    return all(is_apart(part, owner) for part in parts)
+
+
 def is_plain(value: Any) -> bool:
     """Whether Python reads what ``repr`` writes of a value: no part of it is unknown, or a thing of a module."""
     if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from carme_hub.cli.convert.convert import convert_config
 from carme_hub.cli.convert.findings import Level
 from carme_hub.cli.convert.mapping.batch_settings import OLD_NAMES
 from carme_hub.cli.convert.mapping.hub import HUB
+from carme_hub.cli.convert.reading.shell import read_shell
 from carme_hub.cli.convert.site import GPU_TYPE_TODO, Site
 from carme_hub.cli.convert.writing import write
 from carme_hub.spawners.slurm.batchspawner_names import KEPT, REPLACED
@@ -94,6 +96,22 @@ cd /scratch/work
     site = converted(f"c.SlurmSpawner.batch_script = {script!r}")
     told = {finding.setting for finding in site.findings if finding.level is Level.LOOK and finding.line}
     assert told == {"touch y", "cat > config.py <<'END'", "cd /scratch/work"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{" * 20_000,
+        "<%" * 20_000,
+        "\n".join(f"a{n}=${{a{n - 1}}}${{a{n - 1}}}" for n in range(60)) + "\nexport b=$a59 c",
+        "a0=" + "x" * 9000 + "\n" + "\n".join(f"a{n}=$a{n - 1}$a{n - 1}" for n in range(1, 60)) + "\nexport b=$a59",
+    ],
+)
+def test_no_script_makes_reading_long(text: str) -> None:
+    began = time.monotonic()
+    items = read_shell(text)
+    assert time.monotonic() - began < 3
+    assert len(repr(items)) < 100_000
 
 
 def test_a_secret_of_a_script_is_neither_told_nor_made_readable_to_all() -> None:
@@ -241,6 +259,27 @@ c.ProfilesSpawner.default_profile = "one"
     assert by_line[5].level is Level.LOOK
     assert "without running" in by_line[8].sentence
     assert "# TODO (line 8)" in write(site, "/state")
+
+
+def test_what_one_profile_asks_of_slurm_is_not_asked_for_the_others() -> None:
+    site = convert_config(
+        """
+c.ProfilesSpawner.profiles = [
+    ("A", "a", "batchspawner.SlurmSpawner", dict(req_partition="gpu", req_options="--constraint=gpu80")),
+    ("B", "b", "batchspawner.SlurmSpawner", dict(
+        req_partition="cpu", batch_script="#SBATCH --constraint=avx\\nexport SCRATCH=/b\\n", req_epilogue="rm x")),
+    ("C", "c", "batchspawner.SlurmSpawner", dict(req_partition="cpu", req_prologue="export SCRATCH=/c")),
+]
+c.SlurmSpawner.req_options = "--licenses=lab"
+""",
+        "old.py",
+    )
+    assert site.extra == {"licenses": "lab"}
+    assert site.environment == {"SCRATCH": "/b"}
+    looks = {(f.line, f.setting) for f in site.findings if f.level is Level.LOOK}
+    assert {(3, "--constraint=gpu80"), (6, "export SCRATCH"), (5, "req_epilogue")} <= looks
+    assert "--constraint=avx" in {setting for _, setting in looks}
+    assert "profile b alone" in write(site, "/state").partition("Left to do")[2]
 
 
 def test_a_list_of_profiles_that_is_computed_becomes_a_todo() -> None:

@@ -129,6 +129,39 @@ c.JupyterHub.port = 9000
     assert '#         os.makedirs("/srv/hub")' in new
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [
+        ("c.JupyterHub.ip, c.JupyterHub.port = '10.0.0.1', 8000", "(c.JupyterHub.ip, c.JupyterHub.port)", 1),
+        ("[a, *c.JupyterHub.services] = found", "[a, *c.JupyterHub.services]", 1),
+        ("c['JupyterHub']['ip'] = '10.0.0.1'", "c['JupyterHub']['ip']", 1),
+        ("c = get_config()\nc.update({'JupyterHub': {'ip': '10.0.0.1'}})", "c.update()", 2),
+        ("done = set_all(c)", "done", 1),
+        ("done: bool = set_all(config=c)", "done", 1),
+        ("del c['JupyterHub']", "a statement with delete", 1),
+        ("for n in ['a']:\n    c.JupyterHub.port = 9000\n    os.makedirs(n)", "os.makedirs()", 3),
+        ("if os.environ:\n    c.SlurmSpawner.req_qos = 'a'\n    os.umask(0)", "os.umask()", 3),
+        ("try:\n    c.SlurmSpawner.req_qos = 'a'\nexcept OSError:\n    os.umask(0)", "os.umask()", 4),
+    ],
+)
+def test_no_way_to_set_something_is_passed_over_in_silence(text: str, said: str, line: int) -> None:
+    site = converted(f"{text}\nc.JupyterHub.admin_users = {{'ada'}}\n")
+    assert looks(site)[said].line == line
+    shown = text.splitlines()[line - 1].strip()
+    assert shown in write(site, "/state").partition("Left to do")[2]
+
+
+def test_a_setting_that_is_deleted_again_is_deleted_in_the_new_file_too() -> None:
+    new = written("c.JupyterHub.template_vars = {'a': 1}\ndel c.JupyterHub.template_vars\n")
+    assert new.index("template_vars = {'a': 1}") < new.index("del c.JupyterHub.template_vars")
+
+
+def test_names_that_a_module_gives_all_at_once_come_with_its_import() -> None:
+    new = written("from site_names import *\nc.JupyterHub.ip = HUB_IP\n")
+    assert new.index("from site_names import *") < new.index("c.JupyterHub.ip = HUB_IP")
+    assert "site_names" not in written("from site_names import *\nc.JupyterHub.ip = '10.0.0.1'\n")
+
+
 def test_a_statement_that_kept_code_needs_is_kept_and_not_said() -> None:
     text = "names = {}\nfor n in open('/etc/names'):\n    names[n] = 1\nc.Authenticator.allowed_users = names\n"
     assert not [name for name in looks(converted(text)) if "statement" in name]

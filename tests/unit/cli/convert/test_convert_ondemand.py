@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,14 @@ def test_a_form_that_is_no_yaml_is_refused_with_its_line(tmp_path: Path) -> None
         app(tmp_path, "form:\n  - [a\nb: c\n")
     with pytest.raises(ConfigError, match="no keys"):
         app(tmp_path, "just text\n")
+    with pytest.raises(ConfigError, match="too deep"):
+        app(tmp_path, "[" * 5000)
+    with pytest.raises(ConfigError, match="too large"):
+        app(tmp_path, "form: [a]\n" + "# \n" * 400_000)
+
+
+def test_code_of_ruby_without_an_end_takes_no_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    site = app(tmp_path, "title: A\n", "<%" * 20_000, "<%" * 20_000)
+    assert time.monotonic() - began < 3
+    assert data(site)

@@ -29,7 +29,7 @@ class ForgedLeases:
 
     def acquire(self, holder: str, host: str, seconds: float, secrets: str, release: str) -> Lease:
         self._answer()
-        if self.row.free:
+        if self.row.free and self._row.secrets in ("", secrets):
             token = max(self._row.token, self.fence.token) + 1
             self._beat = self._clock()
             self._row = Lease("lab", token, holder, host, self._beat, 0.0, seconds, secrets, release)

@@ -36,7 +36,9 @@ class Site:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def configure(self) -> Path:
-        file = self.folder / "jupyterhub_config.py"
+        file, secret = self.folder / "jupyterhub_config.py", self.folder / "jupyterhub_cookie_secret"
+        if not secret.exists():
+            secret.write_text("5ad1" * 16)
         mark = [
             sys.executable,
             "-c",
@@ -179,6 +181,58 @@ def test_a_hub_whose_database_does_not_answer_is_killed_before_the_lease_can_be_
     engine.dispose()
     site.wait(lambda: site.hub("one") != hub, "the hub to start again when the database answers")
     assert one_after_the_other(site) == ["one", "one"]
+
+
+def test_a_hub_whose_database_only_reads_is_killed_and_starts_when_it_takes_changes_again(site: Site) -> None:
+    site.start("one")
+    site.wait(lambda: site.active() == "one", "the first hub")
+    hub = site.hub("one")
+    name = site.url.partition("?")[0].rpartition("/")[2]
+    engine = make_engine(f"{site.theirs}")
+
+    def only_reads(word: str) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = {word}")
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+            connection.execute(text(ended), {"name": name}).all()
+
+    only_reads("on")
+    site.wait(lambda: is_gone(hub), "the hub to be killed", limit=LEASE + 2)
+    site.wait(lambda: "read-only transaction" in site.log("one"), "the reason")
+    only_reads("off")
+    site.wait(lambda: site.hub("one") != hub, "the hub to start again")
+    engine.dispose()
+    assert one_after_the_other(site) == ["one", "one"]
+
+
+def test_a_host_with_other_secrets_ends_and_says_what_to_do_also_when_the_lease_is_free(
+    site: Site, line: CommandLine
+) -> None:
+    site.start("one")
+    site.wait(lambda: site.active() == "one", "the first hub")
+    (site.folder / "jupyterhub_cookie_secret").write_text("0dd5" * 16)
+    site.start("two")
+    assert site.running["two"].wait(30) == 2
+    assert "carme-hub standby: this host cannot stand by, because its secrets are not those of " in site.log("two")
+    assert line.run(StandbyApp, "--new-secrets")[0] == 2
+    site.running["one"].terminate()
+    site.running["one"].wait(20)
+    site.start("two")
+    assert site.running["two"].wait(30) == 2
+    assert one_after_the_other(site) == ["one"]
+    assert line.run(StandbyApp, "--new-secrets")[0] == 0
+    site.start("two")
+    site.wait(lambda: site.active() == "two", "the hub with new secrets")
+
+
+def test_without_the_secrets_that_a_hub_would_make_by_itself_no_host_begins(site: Site) -> None:
+    file = site.configure()
+    (site.folder / "jupyterhub_cookie_secret").unlink()
+    argv = [sys.executable, "-m", "carme_hub.cli", "standby", "--config", str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=site.folder)
+    assert done.returncode == 2
+    assert "jupyterhub_cookie_secret cannot be read" in done.stderr
+    assert "carme-hub init" in done.stderr
 
 
 def test_it_ends_with_the_status_of_a_hub_that_ended_by_itself_and_the_lease_is_free(site: Site) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from forged_leases import ForgedLeases
 
+from carme_hub.cli.standby.command import StandbyApp
 from carme_hub.cli.standby.supervisor import Supervisor
 from carme_hub.cli.standby.tenure import Times
+from carme_hub.errors import ConfigError
 from carme_hub.fencing import NOT_ACTIVE, Ticket
 
 TIMES = Times(0.6)
@@ -117,3 +120,38 @@ def test_a_hub_that_hangs_in_its_start_is_killed_too(leases: ForgedLeases, caplo
     assert host.run() == 4
     assert hubs[0].killed
     assert "its event loop has said nothing" in caplog.text
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["held", "free"])
+def test_a_host_with_other_secrets_refuses_to_stand_by_and_never_takes_over(
+    leases: ForgedLeases, *, is_free: bool
+) -> None:
+    ticket = leases.acquire("other", "hub-a", 3600, "secrets of hub-a", "").ticket
+    if is_free:
+        leases.release(ticket)
+    host = supervisor(leases, ForgedHub, secrets=lambda: "others")
+    with pytest.raises(ConfigError, match=r"not those of hub-a.*Copy the state folder.*--new-secrets"):
+        host.run()
+    assert leases.row.token == 1
+
+
+def test_secrets_that_are_replaced_while_a_host_stands_by_are_seen(leases: ForgedLeases) -> None:
+    leases.acquire("other", "hub-a", 3600, "secrets", "")
+    asked: list[str] = []
+
+    def secrets() -> str:
+        asked.append("secrets" if len(asked) < 2 else "others")
+        return asked[-1]
+
+    with pytest.raises(ConfigError, match="not those of hub-a"):
+        supervisor(leases, ForgedHub, secrets=secrets).run()
+    assert asked == ["secrets", "secrets", "others"]
+
+
+async def test_systemds_watchdog_is_told_while_the_first_lease_waits_for_a_hub_without_one() -> None:
+    """It may wait for longer than systemd would."""
+    told: list[bool] = []
+    app: Any = StandbyApp()
+    app._watchdog = SimpleNamespace(tell_in_time=lambda: told.append(True))
+    await app._wait_for_unleased_hub(SimpleNamespace(read=lambda: None, unleased=lambda: "" if told else "ada"))
+    assert told == [True]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from rig.command_line import CommandLine, line
+from sqlalchemy import inspect
 
 from carme_hub.cli.upgrade.command import UpgradeCheckApp, _classes
 from carme_hub.cli.upgrade.releases import GONE, earlier_releases
@@ -128,8 +130,55 @@ def test_every_setting_that_an_earlier_release_had_exists_or_is_named_as_gone() 
             assert {(section, name) for name in gone} <= set(GONE), release.release
 
 
-def test_an_older_hub_starts_again_with_a_database_of_the_same_schema(line: CommandLine, tmp_path: Path) -> None:
-    """The way back: the same schema is opened without a step, as often as one likes."""
-    for _ in range(2):
-        CarmeStore(url=line.url).open().dispose()
-    assert not list(tmp_path.glob("state/*.2*"))
+def test_a_database_of_this_schema_is_opened_without_a_step(line: CommandLine) -> None:
+    """The way back; test_upgrade_under_sessions.py goes it with a hub and its sessions."""
+    digest = hashlib.sha256(line.database.read_bytes()).digest()
+    CarmeStore(url=line.url).open().dispose()
+    assert hashlib.sha256(line.database.read_bytes()).digest() == digest
+    assert [file for file in line.database.parent.iterdir() if file.suffix == ".sqlite"] == [line.database]
+
+
+def test_every_class_of_the_reference_is_checked() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "traits.py").read_text()
+    written = set(re.findall(r'^    "carme_hub\.[\w.]+\.(\w+)",$', text, re.MULTILINE))
+    assert "CarmeStatus" in written
+    assert written == set(_classes())
+
+
+def test_a_class_that_does_not_exist_is_named_with_what_it_may_have_been(line: CommandLine) -> None:
+    slurm(line, "24.11.3")
+    add(line, "c.CarmeStats.public = True", "c.CarmeProxy.api_url = 'https://proxy:8001'")
+    assert parts(line)["settings"] == [
+        (
+            "act",
+            "c.CarmeStats does not exist in this release, and the hub ignores it | "
+            "rename it to c.CarmeStatus, if that is meant",
+        )
+    ]
+
+
+def test_a_database_that_does_not_answer_is_not_known_and_the_rest_is_checked(line: CommandLine) -> None:
+    slurm(line, "24.11.3")
+    add(line, "c.CarmeStore.url = 'postgresql+psycopg://carme@/carme?host=/nowhere'")
+    found = parts(line)
+    assert [need for need, _ in found["database"] + found["sessions"]] == ["unknown", "unknown"]
+    assert [need for need, _ in found["Slurm"]] == ["fine"]
+    assert line.run(UpgradeCheckApp, "--check")[0] == 3
+
+
+@pytest.mark.parametrize(("sessions", "need"), [(1, "act"), (0, "fine")])
+def test_sessions_of_a_release_before_the_tested_ones_have_to_end(line: CommandLine, sessions: int, need: str) -> None:
+    slurm(line, "24.11.3")
+    line.database.unlink()
+    engine = make_engine(line.url)
+    migrate(engine, "carme0001")
+    with engine.begin() as connection:
+        columns = [each["name"] for each in inspect(connection).get_columns("session") if not each["nullable"]]
+        values = ", ".join("'running'" if name == "state" else "1" for name in columns)
+        names = ", ".join(f'"{name}"' for name in columns)
+        for _ in range(sessions):
+            connection.exec_driver_sql(f"INSERT INTO session ({names}) VALUES ({values})")
+    engine.dispose()
+    ((found, text),) = parts(line)["sessions"]
+    assert found == need
+    assert ("upgrade when they have ended" in text) is (need == "act")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
+import threading
 import time
 from typing import Any
 
@@ -66,6 +68,20 @@ async def test_who_has_not_logged_in_is_asked_to_unless_the_site_shows_it_to_eve
     assert (await nobody.post(PAGE, {}))[0] in (403, 405)
 
 
+async def test_who_reads_the_page_elsewhere_learns_whose_time_it_has(
+    hub: ForgedHub, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await hub.browser("alice")
+    try:
+        with monkeypatch.context() as changed:
+            changed.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            page = plain((await alice.get(PAGE))[1])
+    finally:
+        time.tzset()
+    assert re.search(r"At \d\d:\d\d \(JST, as all times here\)", page)
+
+
 async def test_everything_works(hub: ForgedHub, answers: Answers) -> None:
     alice = await hub.browser("alice")
     assert await parts(alice) == dict.fromkeys(("hub", "starts", "slurm", "calendar", "accounting"), "")
@@ -80,6 +96,15 @@ async def test_while_slurm_is_silent_starts_wait_and_nothing_is_said_to_have_end
     assert found["slurm"].startswith("Slurm does not answer. What runs goes on")
     assert found["starts"] == "New starts wait until Slurm answers."
     assert (found["hub"], found["calendar"]) == ("", "")
+
+
+@pytest.mark.parametrize("part", ["hub-database", "database", "proxy"])
+async def test_while_a_database_or_the_proxy_is_silent_nobody_reads_that_starts_work(
+    hub: ForgedHub, answers: Answers, part: str
+) -> None:
+    answers.said |= {part: "It does not answer.", "slurm": "It has not answered for 60 s."}
+    found = await parts(await hub.browser("alice"))
+    assert found["starts"] == "New starts may fail: a database or the proxy does not answer."
 
 
 async def test_each_part_that_does_not_work_says_what_that_means(hub: ForgedHub, site: Site, answers: Answers) -> None:
@@ -213,3 +238,30 @@ async def test_whoever_asks_for_the_page_again_and_again_costs_the_database_one_
     await api(tina, "POST", f"incidents/{one['id']}/updates", {"text": "Over.", "over": True})
     assert "Over." in (await nobody.get(PAGE))[1]
     assert asked == 2
+
+
+async def test_a_database_that_hangs_holds_the_page_up_for_a_moment_and_is_asked_once(
+    hub: ForgedHub, site: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = await hub.browser("alice")
+    asked, thawed, incidents = 0, threading.Event(), site.administration.store.incidents
+
+    def frozen(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        thawed.wait(20)
+        return incidents(*args)
+
+    monkeypatch.setattr(site.administration.store, "incidents", frozen)
+    monkeypatch.setattr(status, "TIMEOUT", 0.05)
+    began = time.monotonic()
+    try:
+        pages = await asyncio.gather(*(alice.get(PAGE) for _ in range(20)))
+        assert {json.loads((await alice.get(API))[1])["incidents"] is None for _ in range(3)} == {True}
+        assert time.monotonic() - began < 15
+    finally:
+        thawed.set()
+    assert all("incidents cannot be shown" in page for _, page, _ in pages)
+    assert asked == 1, "one thread waits for it, and the others do other work"
+    monkeypatch.setattr(status, "TIMEOUT", 5.0)
+    assert "None in the last 30 days." in (await alice.get(PAGE))[1]

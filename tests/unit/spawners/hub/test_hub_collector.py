@@ -12,6 +12,7 @@ from jupyterhub.spawner import SpawnException
 from prometheus_client import REGISTRY
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.reasons import LAUNCH_CODES
 from carme_hub.domain.sessions.liveness import Liveness, Verdict
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import Refused
@@ -99,7 +100,8 @@ def test_what_slurm_and_the_reconciler_do_is_told_by_its_age() -> None:
     found = scraped(hub)
     assert found["carme_slurm_answers"] == 0
     assert found["carme_slurm_silent_seconds"] == pytest.approx(42, abs=2)
-    assert not [name for name in found if "orphaned" in name], "nobody knows whether they run"
+    assert not [name for name in found if "orphaned" in name or "jobs" in name], "nobody knows whether they run"
+    assert found["carme_slurm_snapshot_age_seconds"] == pytest.approx(5, abs=2)
 
 
 def test_what_is_not_known_is_absent_and_named_nevertheless() -> None:
@@ -163,3 +165,10 @@ async def test_each_start_is_counted_by_how_it_ended(error: Exception | None, ou
     assert counted(outcome, reason) == before + 1
     assert start.fields == {"user": "alice", "session": "s1"}
     assert not log_fields()
+
+
+@pytest.mark.parametrize("code", LAUNCH_CODES)
+def test_the_first_failure_of_each_kind_is_one_more_and_no_new_series(code: int) -> None:
+    """Prometheus sees no increase of a series that begins with 1."""
+    labels = {"outcome": "failed", "reason": f"exit-{code}"}
+    assert REGISTRY.get_sample_value("carme_starts_total", labels) is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyterhub import orm
-from leased_databases import Databases, ticket
+from leased_databases import Databases, take, ticket
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -111,7 +111,7 @@ def test_a_transaction_is_committed_before_the_take_over_or_never(databases: Dat
         connection.execute(WRITE, {"name": "in time"})
         connection.exec_driver_sql("SET application_name = 'pooler'")
         databases.let_pass(13)
-        lease = host.acquire("two", "two", 12, "", "")
+        lease = take(host, "two")
 
         def take_fences() -> None:
             assert host.take_fences(lease.ticket)
@@ -174,6 +174,19 @@ def test_a_savepoint_that_is_rolled_back_does_not_loosen_the_check(
         connection.execute(WRITE, {"name": "late"})
     connection.close()
     assert names(engine) == []
+
+
+def test_a_hub_that_is_not_active_upgrades_no_database(
+    databases: Databases, host: LeaseStore, opened: tuple[Engine, Ticket]
+) -> None:
+    """It was frozen in its start, and the other one may be of an older release."""
+    take_over(databases, host)
+    engine = make_engine(databases.ours)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE carme_alembic_version SET version_num = 'carme0011'")
+    engine.dispose()
+    with pytest.raises(NotActive):
+        CarmeStore(url=databases.ours, upgrade=True).open()
 
 
 def test_jupyterhubs_own_database_is_fenced_too(databases: Databases, host: LeaseStore) -> None:

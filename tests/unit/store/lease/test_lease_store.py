@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from carme_hub.errors import ConfigError, NotActive, StoreError
 from carme_hub.store.engine import make_engine
-from carme_hub.store.lease.fence import refuse_without_lease
+from carme_hub.store.lease.fence import refuse_without_lease, verify
 from carme_hub.store.lease.lease import LeaseStore
 
 
@@ -144,6 +144,44 @@ def test_a_hub_without_lease_is_refused_where_there_is_one_until_it_is_removed(
     refuse_without_lease(databases.ours, "lab")
 
 
+def test_a_host_with_other_secrets_never_has_the_lease_until_they_are_forgotten(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    one, two = hosts
+    mine = ticket(one, "one")
+    databases.let_pass(13)
+    seen = two.acquire("two", "host of two", 12.0, "other secrets", "0.3.0")
+    assert (seen.holder, seen.secrets, seen.token) == ("one", "secrets", 1)
+    assert one.release(ticket(one, "again"))
+    assert two.acquire("two", "host of two", 12.0, "other secrets", "0.3.0").holder == ""
+    again = ticket(one, "once more")
+    assert not one.forget_secrets(), "while a host has the lease"
+    assert one.release(again)
+    assert two.forget_secrets()
+    assert two.acquire("two", "host of two", 12.0, "other secrets", "0.3.0").holder == "two"
+    assert not one.renew(mine)
+
+
+def test_hosts_that_name_the_cluster_differently_are_never_both_active(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    """Each would have a lease of its own, and they have one JupyterHub's database."""
+    one, _ = hosts
+    mine = ticket(one, "one")
+    other = LeaseStore(databases.ours, databases.theirs, "cluster")
+    lease = take(other, "two")
+    with pytest.raises(ConfigError, match=r"that of the hub of lab, .*CarmeSlurm\.cluster is cluster.*--remove"):
+        other.take_fences(lease.ticket)
+    verify_engine = make_engine(databases.theirs)
+    verify(verify_engine, mine)
+    verify_engine.dispose()
+    assert other.release(lease.ticket)
+    assert one.release(mine)
+    assert one.remove()
+    ticket(other, "after the cluster was renamed")
+    other.close()
+
+
 def test_without_postgresql_it_says_that_it_cannot_be_had(databases: Databases) -> None:
     with pytest.raises(ConfigError, match=r"second hub cannot be had with CarmeStore\.url = sqlite.*two-hubs\.md"):
         LeaseStore("sqlite:///carme.sqlite", databases.theirs, "lab")
@@ -157,3 +195,31 @@ def test_a_database_that_does_not_answer_is_an_error_in_time(databases: Database
     with pytest.raises(StoreError, match="out of reach"):
         take(host, "one")
     host.close()
+
+
+def test_a_hub_without_lease_does_not_start_while_nobody_knows_whether_it_needs_one(databases: Databases) -> None:
+    """The database may answer a moment later, and JupyterHub's own may be another one."""
+    gone = databases.ours.partition("?")[0] + "?host=/nowhere"
+    with pytest.raises(StoreError, match="not known whether the hub of lab needs a lease"):
+        refuse_without_lease(gone, "lab")
+
+
+def test_a_database_that_only_reads_gives_and_renews_no_lease(
+    databases: Databases, hosts: tuple[LeaseStore, LeaseStore]
+) -> None:
+    """It may be a copy, to which the site's PostgreSQL has failed over before it takes changes."""
+    one, _ = hosts
+    mine = ticket(one, "one")
+    name = databases.ours.partition("?")[0].rpartition("/")[2]
+    engine = make_engine(databases.ours)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    engine.dispose()
+    copy = databases.host()
+    with pytest.raises(StoreError, match=r"out of reach: .*read-only transaction"):
+        copy.renew(mine)
+    databases_of_others = databases.host()
+    with pytest.raises(StoreError, match="read-only transaction"):
+        take(databases_of_others, "two")
+    copy.close()
+    databases_of_others.close()
