@@ -60,8 +60,9 @@ def test_a_user_outside_the_group_may_not_log_in(second_site: SecondSite, token:
 
 def test_a_cell_runs_on_a_compute_node_as_the_user(second_site: SecondSite, token: str, session: str) -> None:
     code = "import os, pwd, socket; print(socket.gethostname(), os.getuid(), pwd.getpwuid(os.getuid()).pw_name)"
-    host, uid, name = json.loads(second_site.visit("cell", USER, code, token=token)).split()
-    assert (uid, name) == ("5001", USER)
+    said = json.loads(second_site.visit("cell", USER, code, token=token))
+    host, *who = said.split()
+    assert who == ["5001", USER], said
     assert second_site.controller.run(f"squeue -h -j {session} -o '%N %u %a'").split() == [host, USER, "physics"]
 
 
