@@ -126,10 +126,11 @@ def _summary(request: Any) -> str:
 
 
 def _user_of(handler: Any) -> str:
-    try:
-        user = handler.current_user
-    except Exception:  # noqa: BLE001
-        return ""  # the request ended before the handler looked for its user
+    """Return the user that a handler has found, in the hub or in a service.
+
+    ``current_user`` would look for one where none was needed: a service would ask the hub, and wait for it.
+    """
+    user = getattr(handler, "_jupyterhub_user", None) or getattr(handler, "_current_user", None)
     if isinstance(user, Mapping):
         return str(user.get("name", ""))
     return str(getattr(user, "name", "") or "")

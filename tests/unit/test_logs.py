@@ -85,7 +85,8 @@ def test_an_id_of_the_load_balancer_is_kept() -> None:
     assert request_id(HTTPHeaders({"x-request-id": "lb-1.7_a"})) == "lb-1.7_a"
 
 
-def test_each_request_has_an_id_its_session_and_at_its_end_its_user() -> None:
+async def test_each_request_has_an_id_its_session_and_at_its_end_its_user() -> None:
+    """As a coroutine it has a context of its own, and its fields end with it."""
     seen: list[dict[str, str]] = []
     web: Any = SimpleNamespace(
         find_handler=lambda request: seen.append(dict(log_fields())) or request.path,
@@ -94,7 +95,7 @@ def test_each_request_has_an_id_its_session_and_at_its_end_its_user() -> None:
     identify_requests(web)
     path = f"/hub/api/carme/sessions/{SESSION}/port"
     assert web.find_handler(SimpleNamespace(path=path, headers={"X-Request-ID": "r1"})) == path
-    web.log_request(SimpleNamespace(current_user=SimpleNamespace(name="alice")))
+    web.log_request(SimpleNamespace(_jupyterhub_user=SimpleNamespace(name="alice")))
     web.find_handler(SimpleNamespace(path="/hub/home", headers={}))
     assert seen[0] == {"request": "r1", "session": SESSION}
     assert seen[1] == {"request": "r1", "session": SESSION, "user": "alice"}

@@ -81,7 +81,7 @@ BOARDS: dict[str, tuple[str, tuple[tuple[Panel, ...], ...]]] = {
                     ('rate(process_cpu_seconds_total{job="carme-hub"}[5m])', "processors"),
                 ),
                 curve("Memory", "bytes", ('process_resident_memory_bytes{job="carme-hub"}', "resident")),
-                curve("Proxy silent", "s", ("time() - carme_proxy_answered_timestamp_seconds", "since")),
+                curve("Proxy silent", "s", ("time() - (carme_proxy_answered_timestamp_seconds > 0)", "since")),
             ),
         ),
     ),

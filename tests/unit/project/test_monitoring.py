@@ -103,6 +103,12 @@ def test_increase_and_rate_are_asked_of_what_only_grows(where: str) -> None:
     assert [name for name in changes if name.endswith(grows)] == []
 
 
+@pytest.mark.parametrize("where", sorted(expressions()))
+def test_a_moment_that_has_never_been_is_not_taken_for_one_in_1970(where: str) -> None:
+    for name in re.findall(r"\b(\w+_timestamp_seconds)\b", expressions()[where]):
+        assert f"{name} > 0" in expressions()[where]
+
+
 def test_the_boards_are_as_they_are_written_and_every_panel_has_its_place() -> None:
     boards = _boards()
     files = {file.stem: file.read_text() for file in (FOLDER / "grafana/dashboards").glob("*.json")}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jupyterhub.services.auth import HubOAuth
 from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -49,8 +50,10 @@ def service() -> Iterator[ServiceWithoutPages]:
 
 
 async def test_a_code_or_token_in_an_address_is_not_logged_and_the_line_has_the_services_format(
-    service: ServiceWithoutPages, capfd: pytest.CaptureFixture[str]
+    service: ServiceWithoutPages, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(HubOAuth, "get_user", lambda *args, **kwargs: asked.append(args))
     server = HTTPServer(service.web())
     [socket] = bind_sockets(0, "127.0.0.1")
     server.add_sockets([socket])
@@ -62,6 +65,7 @@ async def test_a_code_or_token_in_an_address_is_not_logged_and_the_line_has_the_
     finally:
         server.stop()
         await server.close_all_connections()
+    assert not asked, "the hub is asked for the user of a line, and the service waits"
     written = capfd.readouterr().err
     assert "s3cret" not in written
     records = [json.loads(line) for line in written.splitlines()]

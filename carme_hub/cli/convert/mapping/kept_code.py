@@ -10,6 +10,7 @@ import ast
 import builtins
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from carme_hub.cli.convert.reading.config_file import ConfigFile, Setting
 from carme_hub.cli.convert.reading.values import dotted, is_plain
@@ -127,9 +128,13 @@ class CodeOfSettings:
     def _text(self, statement: ast.stmt) -> str:
         first, last = _first_line(statement), statement.end_lineno or statement.lineno
         edits = self._neighbours(statement)
-        for setting in self._settings[id(statement)]:
+        settings = self._settings[id(statement)]
+        of_kept = {id(each.node) for each in settings if id(each.target) in self._new_names}
+        for setting in settings:
             if setting.target is not None and id(setting.target) in self._new_names:
                 edits.append((*_place(setting.target), self._new_names[id(setting.target)]))
+            elif id(setting.node) in of_kept:
+                edits += _out_of_chain(setting)
             elif setting.node is not statement:
                 place = _place(setting.node)
                 alone = self._is_last(setting.node)
@@ -193,6 +198,13 @@ def _first_line(node: ast.stmt) -> int:
 def _place(node: ast.stmt | ast.expr) -> tuple[int, int, int, int]:
     """Return where a node begins and ends: line and column, in bytes, as ``ast`` counts them."""
     return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+def _out_of_chain(setting: Setting) -> list[Edit]:
+    """Return the edit that takes a setting out of ``c.A.x = c.B.y = 1``."""
+    node = setting.node
+    parts = [*node.targets, node.value] if isinstance(node, ast.Assign) else []
+    return [(*_place(one)[:2], *_place(after)[:2], "") for one, after in pairwise(parts) if one is setting.target]
 
 
 def _owner(target: ast.expr) -> ast.expr:

@@ -151,6 +151,24 @@ def test_no_way_to_set_something_is_passed_over_in_silence(text: str, said: str,
     assert shown in write(site, "/state").partition("Left to do")[2]
 
 
+@pytest.mark.parametrize(
+    ("chain", "kept"),
+    [
+        ("c.JupyterHub.hub_ip = c.Spawner.ip = '10.0.0.1'", "c.JupyterHub.hub_ip = '10.0.0.1'"),
+        ("c.Spawner.ip = c.Spawner.port = c.JupyterHub.hub_ip = '10.0.0.1'", "c.JupyterHub.hub_ip = '10.0.0.1'"),
+        (
+            "if os.path.exists('/a'):\n    c.Spawner.ip = c.JupyterHub.hub_ip = x = \\\n        '10.0.0.1'",
+            "    c.JupyterHub.hub_ip = x = \\\n        '10.0.0.1'",
+        ),
+    ],
+)
+def test_of_a_chain_of_settings_only_those_that_are_kept_are_there(chain: str, kept: str) -> None:
+    new = written(f"import os\n{chain}\n")
+    assert kept in new
+    assert "c.Spawner.ip" not in new
+    assert "c.Spawner.port" not in new
+
+
 def test_a_setting_that_is_deleted_again_is_deleted_in_the_new_file_too() -> None:
     new = written("c.JupyterHub.template_vars = {'a': 1}\ndel c.JupyterHub.template_vars\n")
     assert new.index("template_vars = {'a': 1}") < new.index("del c.JupyterHub.template_vars")
