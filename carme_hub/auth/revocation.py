@@ -2,6 +2,7 @@
 
 The authenticator starts it with the hub. A certain refusal counts at the first check. A name that is only missing must
 be missing in three checks in a row, and if most names are missing, none counts: then the directory does not answer.
+Where only one or two users have servers, others who used the hub lately tell whether it answers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from jupyterhub import orm
 from jupyterhub.orm import new_token
 from tornado.ioloop import PeriodicCallback
 
@@ -18,6 +20,8 @@ from .account_status import AccountStatus
 
 #: Checks in a row in which a name must be missing before that counts.
 MISSED_CHECKS = 3
+#: Users without a server who are asked about where those with one do not tell whether the directory answers.
+OTHERS = 5
 
 
 class Revoker:
@@ -72,7 +76,7 @@ class Revoker:
             else:
                 missing.add(user.name)
         self._missing = {name: self._missing.get(name, 0) + 1 for name in missing}
-        silent = len(missing) > 2 and 2 * len(missing) > len(users)
+        silent = 2 * len(missing) > len(users) and (len(missing) > 2 or not await self._knows_others(app, users))
         if silent:
             self.log.error("%s of %s users are missing in the system: is its directory down?", len(missing), len(users))
             self._missing = {}
@@ -88,6 +92,16 @@ class Revoker:
         if not silent:
             metrics.ACCOUNTS_CHECKED.set_to_current_time()
         return ended
+
+    async def _knows_others(self, app: Any, users: list[Any]) -> bool:
+        """Return whether the directory knows one of the others who used the hub last."""
+        with_servers = {user.name for user in users}
+        newest = app.db.query(orm.User).order_by(orm.User.last_activity.desc()).limit(OTHERS + len(users))
+        for other in [each for each in newest if each.name not in with_servers][:OTHERS]:
+            status = await self._account_status(app.users[other.id])
+            if status.is_allowed or status.proof:
+                return True
+        return False
 
     async def _end(self, app: Any, user: Any) -> None:
         """Revoke tokens and logins first, so that nothing new starts while servers stop."""

@@ -114,6 +114,34 @@ async def test_a_directory_that_is_away_costs_nobody_a_server(with_servers: Hub)
     assert (await hub.login("u0")).code == 403  # but nobody new gets in meanwhile
 
 
+async def only_these_have_servers(hub: Hub, *names: str) -> None:
+    for user in list(hub.app.users.values()):
+        if user.active and user.name not in names:
+            await user.stop()
+    assert active(hub) == set(names)
+
+
+async def test_a_directory_that_is_away_costs_the_only_user_of_a_small_hub_nothing(with_servers: Hub) -> None:
+    hub = with_servers
+    await only_these_have_servers(hub, "u0", "u1")
+    hub.directory.silent = True
+    for _ in range(10):
+        assert await hub.authenticator.revoker.check(hub.app) == []
+    await only_these_have_servers(hub, "u0")
+    for _ in range(10):
+        assert await hub.authenticator.revoker.check(hub.app) == []
+    assert active(hub) == {"u0"}
+
+
+async def test_the_only_user_with_a_server_loses_it_where_the_directory_knows_others(with_servers: Hub) -> None:
+    hub = with_servers
+    await only_these_have_servers(hub, "u0")
+    del hub.directory.users["u0"]
+    looks = [await hub.authenticator.revoker.check(hub.app) for _ in range(3)]
+    assert looks == [[], [], ["u0"]]
+    assert active(hub) == set()
+
+
 async def test_slurm_losing_every_account_at_once_costs_nobody_a_server(with_servers: Hub) -> None:
     hub = with_servers
     hub.authenticator.allowed_groups = set()
