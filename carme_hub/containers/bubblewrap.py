@@ -53,8 +53,10 @@ class Bubblewrap:
         if request.shm:
             argv += ["--bind", request.shm, "/dev/shm"]  # noqa: S108  a path inside
         argv += _writable(request)
-        for socket in NAME_SERVICES if request.image.base == "host" else ():
-            argv += ["--ro-bind-try", socket, socket]
+        if request.image.base == "host":
+            argv += ["--symlink", "../run", "/var/run"]  # the name by which nslcd's library finds its socket
+            for socket in NAME_SERVICES:
+                argv += ["--ro-bind-try", socket, socket]
         if request.gpus:
             argv += _gpus(request, environ)
         for folder in layout.folders(request):
