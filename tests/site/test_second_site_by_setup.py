@@ -10,7 +10,7 @@ import pytest
 from second_site import SecondSite
 
 pytestmark = pytest.mark.nightly
-USER = "alice"
+USER, OTHER = "alice", "pierre"
 SETUP = "/opt/carme-hub/bin/carme-hub setup"
 #: Where setup writes.
 FOLDERS = "/etc/carme-hub /etc/systemd/system /etc/sudoers.d /etc/logrotate.d /usr/local"
@@ -117,12 +117,15 @@ def test_another_answer_restarts_the_hub_under_the_session(site: SecondSite, tok
 
 
 def test_the_audit_log_is_rotated_and_the_hub_goes_on_in_the_new_one(site: SecondSite, token: str) -> None:
+    site.visit("lock", OTHER, token=token)  # the first act of an administrator
     site.hub.run("logrotate --force /etc/logrotate.d/carme-hub")
     log = "/var/lib/carme-hub/audit.jsonl"
     seen = site.hub.run(f"stat -c '%U %a %s' {log}; stat -c %U {log}.1").split()
     assert seen == ["carme-hub", "600", "0", "carme-hub"]
+    site.visit("unlock", OTHER, token=token)
+    (act,) = [json.loads(line) for line in site.hub.run(f"cat {log}").splitlines()]
+    assert (act["actor"], act["target"]) == (USER, OTHER)
     site.visit("stop", USER, token=token)
-    assert USER in site.hub.run(f"cat {log}")
 
 
 def test_it_takes_itself_away_and_leaves_data_and_what_a_person_has_written(site: SecondSite, token: str) -> None:

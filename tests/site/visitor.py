@@ -2,7 +2,8 @@
 
 - ``token USER``: log in by the page with $PASSWORD, ask for a token, and print it; or the page's refusal;
 - ``start USER OPTIONS``: start a server with these options (JSON), wait for it, and print its model;
-- ``cell USER CODE``: run code in a new kernel and print what it prints; ``stop USER``: stop the server, and wait.
+- ``cell USER CODE``: run code in a new kernel and print what it prints; ``stop USER``: stop the server, and wait;
+- ``lock USER``, ``unlock USER``: keep that user out, as an administrator, and let them in again.
 
 It runs in a process of its own, because only a process can be in another network than this one's. A variable of the
 environment that has the hub's name has its address, as a name service would.
@@ -80,6 +81,10 @@ class Visitor:
             time.sleep(0.5)
         raise SystemExit(f"not within {limit:.0f} s: {seen}")
 
+    def administer(self, user: str, action: str) -> Any:
+        """Lock or unlock a user, which is an act for the audit log."""
+        return self.api("POST", f"/hub/api/carme/console/users/{user}/{action}", {"reason": "a test"})
+
     async def cell(self, user: str, code: str) -> str:
         """Run code in a new kernel and return what it printed, or its traceback."""
         kernel = self.api("POST", f"/user/{user}/api/kernels", {"name": "python3"})["id"]
@@ -126,6 +131,8 @@ def main(url: str, authority: str, action: str, user: str, *words: str) -> None:
         print(json.dumps(visitor.start(user, json.loads(words[0]))))
     elif action == "cell":
         print(json.dumps(asyncio.run(asyncio.wait_for(visitor.cell(user, words[0]), CELL))))
+    elif action in ("lock", "unlock"):
+        print(json.dumps(visitor.administer(user, action)))
     else:
         print(json.dumps(visitor.stop(user)))
 
