@@ -42,8 +42,19 @@ LEFT = {
         "a_hub_that_ended_by_itself",
         "waits_for_a_hub_that_has_none",
     ),
-    # Each a whole restore: test_restore_from_slurm.py has the story.
+    # Each a whole backup or restore, in processes of their own; one of each kind runs.
+    "unit/cli/backup/test_backup_command.py": ("postgresql_is_dumped", "same_second", "of_another_site"),
+    "unit/cli/backup/test_restore_command.py": (
+        *("configuration_is_found", "log_of_another", "below_another_folder", "dry_run_says", "does_not_fit"),
+        *("cannot_be_written", "begin_alike", "name_another_host", "postgresql_is_restored", "another_host_has_the"),
+    ),
+    "unit/cli/backup/test_restore_from_slurm.py": (
+        *("answered_after_the_copy", "alone_is_lost", "left_and_named", "of_one_server_the_newer", "companion"),
+        *("ended_session", "accounting_is_silent", "a_new_database"),
+    ),
     "unit/cli/backup/test_restore_doubts.py": ("",),
+    # Each reads what all of the repository imports.
+    "unit/project/test_changed.py": ("[spawners/", "[share/", "[docs/", "[tests/"),
     # A log-in by LDAP runs, which needs most; other tests submit by slurmrestd and book classes.
     "cluster/examples/test_login_examples.py": (
         "of_the_provider_get_in",
