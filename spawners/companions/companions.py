@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from carme_hub.containers.images import pinned
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.companions import (
@@ -345,6 +346,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mappin
     try:
         if image is None:
             raise ContainerError(f"The image {request.image} is no longer offered.")
+        image = await asyncio.to_thread(pinned, image, request.image_digest)
         owner = spawner.owner()
         site = site_for(hub, spawner, owner)
         if request.batch:
