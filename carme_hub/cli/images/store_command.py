@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ class StoreCommand(ConfiguredApp):
 
     async def work(self) -> int:
         """Do the work; a refusal of the store is the answer, not a wrong command line."""
+        # Not in a thread, which Ctrl-C would not end: the work has nothing to wait for.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            return await asyncio.to_thread(self.make)
+            return self.make()
         except ContainerError as error:
             raise Refused(str(error), reason="image") from error
 

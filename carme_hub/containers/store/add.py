@@ -6,11 +6,11 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from carme_hub import __version__
+from carme_hub._version import __version__
 from carme_hub.containers.harden import add_mount_points, harden
 from carme_hub.containers.images import write_image
 from carme_hub.errors import ContainerError
@@ -29,6 +29,8 @@ from .source import LAYERED, NAME, Source, parse_source
 from .unpack import pack, unpack_file, unpack_layers
 
 SQUASHED = "image.sqsh"
+#: Of a recipe: what image.json has by other names, or not at all.
+_NOT_IN_JSON = ("form", "programs")
 #: How many earlier images of a name are remembered.
 _REMEMBERED = 50
 
@@ -164,6 +166,7 @@ class _Adding:
 
     def image(self) -> tuple[Path, str]:
         """Return the folder of the image in the store, which is made if it is missing, and its digest."""
+        self._store.take_blobs(self._work / "layout/blobs/sha256")  # of an attempt that was killed
         remove_tree(self._work)
         self._work.mkdir(mode=0o700)
         try:
@@ -237,9 +240,7 @@ class _Adding:
         listed = write_listing(tree)
         recipe = replace(recipe, listing=listed.digest, files=listed.files, size_bytes=listed.size)
         made = tree if self._options.form == "dir" else self._squash(tree, steps)
-        fields = ("digest", "source", "tag", "resolved_at", "manifest", "architecture", "layers", "environ", "labels")
-        fields += ("licences", "packages", "listing", "size_bytes", "files", "policy", "hardened", "who", "when")
-        more: dict[str, object] = {name: getattr(recipe, name) for name in fields}
+        more: dict[str, object] = {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_JSON}
         if made is not tree:
             more |= {"format": "sqfs", "file": SQUASHED, "squashfs": file_digest(made / SQUASHED)}
         write_image(made, name=self._name, description=self._description, base="own", more=more)

@@ -178,6 +178,12 @@ class StoreFolder:
         new.rename(self.blob(digest))
         return True
 
+    def take_blobs(self, folder: Path) -> None:
+        """Take all files of a folder that are named by their digests and have them: of a copy that ended early."""
+        for file in _children(folder):
+            if DIGEST.fullmatch(f"sha256:{file.name}"):
+                self.take_blob(file, f"sha256:{file.name}")
+
     def blob_is_good(self, digest: str) -> bool:
         """Return whether a blob is there and is what its name says; one that is not is removed."""
         try:

@@ -102,13 +102,14 @@ class Steps:
             ContainerError: it cannot be run, failed, or broke a bound; none of its processes is left.
         """
         words = self._confined(argv) if confine and self.confines else list(argv)
-        # No file of it can be larger than the whole image may be.
-        words = ["prlimit", f"--fsize={self.bounds.size_bytes}", "--core=0", "--", *words]
+        # No file of it can be larger than the whole image may be, and it ends with us, however we end.
+        limits = ["prlimit", f"--fsize={self.bounds.size_bytes}", "--core=0", "--"]
+        words = ["setpriv", "--pdeathsig", "KILL", "--", *limits, *words]
         entry = None if ourselves else self._entry
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(
-                    *(words,),
+                    words,
                     stdin=stdin or subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,

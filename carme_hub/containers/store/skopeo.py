@@ -159,8 +159,7 @@ class Skopeo:
         try:
             self._skopeo(["copy", *options, reference, f"oci:{layout}:{_TAG}"], "--src-authfile", tick)
         except ContainerError:
-            for blob in manifest.blobs if manifest else ():
-                self._store.take_blob(copied / blob.digest.removeprefix("sha256:"), blob.digest)
+            self._store.take_blobs(copied)
             raise
         return self._take(layout, manifest)
 

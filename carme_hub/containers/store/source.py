@@ -96,7 +96,7 @@ def parse_source(text: str) -> Source:
                 raise ContainerError(f"{tag!r} is not the name of an image in {path}")
             if not path:
                 raise ContainerError(f"{text}: write {kind}:PATH, or {kind}:PATH:NAME")
-            return Source(kind, _absolute(path), tag)  # type: ignore[arg-type]
+            return Source(kind, _absolute(path), tag)
     if re.match(r"[a-z-]+:", text) and not Path(text).exists():
         raise ContainerError(
             f"{text} is not a source of an image. It is one of docker://REGISTRY/NAME:TAG, oci:FOLDER, "
