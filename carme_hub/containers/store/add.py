@@ -17,7 +17,7 @@ from carme_hub.errors import ContainerError
 
 from .bounds import Bounds
 from .compile import compile_python
-from .folder import LISTING, Named, StoreFolder, remove_tree
+from .folder import LISTING, OWN_FILES, Named, StoreFolder, remove_tree
 from .listing import file_digest, write_listing
 from .manifest import Manifest
 from .packages import look_inside
@@ -225,6 +225,8 @@ class _Adding:
         """Harden, describe and publish a tree; return the image's folder."""
         if not (tree / "usr").is_dir() and not (tree / "bin").exists():
             raise ContainerError(f"{self._source} contains no system: it has neither /usr nor /bin")
+        for name in OWN_FILES:  # the image's own of that name, which may be links
+            remove_tree(tree / name)
         add_mount_points(tree)
         self._progress("Compiling Python files")
         compile_python(tree, steps)

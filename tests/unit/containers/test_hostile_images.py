@@ -15,6 +15,8 @@ from rig.foreign_images import SYSTEM, Entry, below, folder, hard_link, layer, l
 
 from carme_hub.containers.store.add import AddOptions, add_image
 from carme_hub.containers.store.bounds import Bounds
+from carme_hub.containers.store.check import check_image_files
+from carme_hub.containers.store.folder import StoreFolder
 from carme_hub.containers.store.process import Steps
 from carme_hub.errors import ContainerError
 
@@ -157,8 +159,11 @@ def test_no_link_redirects_the_stores_own_files(store: Path, victim: Path, name:
     except ContainerError:
         image = None
     untouched(victim)
-    if image is not None:
-        assert not (image.resolve() / name).is_symlink()
+    assert image is None
+    image = add(store, [link(name, "usr/bin/true")]).resolve()
+    assert not (image / name).is_symlink()
+    assert (image / "usr/bin/true").read_bytes() == b"#!/bin/sh\n"
+    assert list(check_image_files(StoreFolder(store), image)) == []
 
 
 def test_a_bomb_is_refused_at_the_bound(store: Path, victim: Path) -> None:
