@@ -33,6 +33,11 @@ class BringCommand(StoreCommand):
         /etc/carme-hub/image-policy.json, or else /etc/containers/policy.json; without both, signatures are not
         checked.""",
     ).tag(config=True)
+    registries_d = Unicode(
+        "",
+        help="""The folder that says where signatures of a registry's images are, containers-registries.d(5). Empty:
+        that of the system, /etc/containers/registries.d.""",
+    ).tag(config=True)
     max_gib = Float(64.0, min=0.001, help="The most GiB of an image, packed, and again unpacked.").tag(config=True)
     max_files = Integer(2_000_000, min=1, help="The most files, folders and links of an image.").tag(config=True)
     max_minutes = Float(120.0, min=0.01, help="The most minutes that it may take.").tag(config=True)
@@ -41,6 +46,7 @@ class BringCommand(StoreCommand):
         **StoreCommand.aliases,
         "authfile": "BringCommand.authfile",
         "policy": "BringCommand.policy",
+        "registries-d": "BringCommand.registries_d",
         "max-gib": "BringCommand.max_gib",
         "max-files": "BringCommand.max_files",
         "max-minutes": "BringCommand.max_minutes",
@@ -48,7 +54,8 @@ class BringCommand(StoreCommand):
 
     def options(self, form: Any = "dir") -> AddOptions:
         """Return how images are added."""
-        trust = read_trust(*(Path(each) if each else None for each in (self.policy, self.authfile)))
+        files = (self.policy, self.authfile, self.registries_d)
+        trust = read_trust(*(Path(each) if each else None for each in files))
         bounds = Bounds(int(self.max_gib * GIB), self.max_files, 60 * self.max_minutes)
         return AddOptions(form=form, bounds=bounds, trust=trust)
 

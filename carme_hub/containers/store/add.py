@@ -217,7 +217,8 @@ class _Adding:
         digest, remote = skopeo.resolve(self._source)
         tag = f"{self._source.tag or 'latest'} is " if not self._source.digest else ""
         self._progress(f"{tag}{digest}, {len(remote.layers)} layers, {remote.size / (1 << 20):.0f} MiB")
-        if self._store.image(digest, self._options.form).exists():
+        # The policy is asked by the copy: it may be stricter than as the image was added.
+        if not self._options.trust.file and self._store.image(digest, self._options.form).exists():
             return digest, remote
         return digest, skopeo.fetch(self._source, remote)
 

@@ -39,14 +39,16 @@ class Trust:
     Attributes:
         policy: the text of the policy. file: where it is from; "" = there is none, and everything is accepted.
         auth: the text of the file with passwords for registries, as ``podman login --authfile`` writes it.
+        signatures: folder of containers-registries.d(5), which says where signatures are; "" = the system's.
     """
 
     policy: bytes = ANYTHING
     file: str = ""
     auth: bytes = b"{}"
+    signatures: str = ""
 
 
-def read_trust(policy: Path | None = None, authfile: Path | None = None) -> Trust:
+def read_trust(policy: Path | None = None, authfile: Path | None = None, signatures: Path | None = None) -> Trust:
     """Return the policy and the passwords of these files; without a policy the first of ``POLICIES`` that exists.
 
     Raises:
@@ -59,7 +61,7 @@ def read_trust(policy: Path | None = None, authfile: Path | None = None) -> Trus
     if authfile is not None:
         auth = _read(authfile, 0o077, "it has passwords, so only you may read it (mode 0600)")
         read_json(auth, f"the passwords in {authfile}")
-    return Trust(text, str(file or ""), auth)
+    return Trust(text, str(file or ""), auth, str(signatures or ""))
 
 
 def _read(file: Path, forbidden: int, reason: str) -> bytes:
@@ -131,7 +133,9 @@ class Skopeo:
             # Named always: without them skopeo takes those of the account's home, or none.
             policy, policy_fd = stack.enter_context(self._steps.readable(self._trust.policy))
             auth, auth_fd = stack.enter_context(self._steps.readable(self._trust.auth))
-            argv = ["skopeo", "--policy", policy, "--tmpdir", str(self._steps.work), words[0], auth_option, auth]
+            argv = ["skopeo", "--policy", policy, "--tmpdir", str(self._steps.work)]
+            argv += ["--registries.d", self._trust.signatures] if self._trust.signatures else []
+            argv += [words[0], auth_option, auth]
             return self._steps.run([*argv, *words[1:]], confine=False, pass_fds=(policy_fd, auth_fd), tick=tick)
 
     def _layout(self, blobs: Collection[Blob]) -> Path:
@@ -155,7 +159,8 @@ class Skopeo:
                 total = f" of {_mib(manifest.size)}" if manifest else ""
                 self._progress(f"{_mib(size)}{total} MiB are copied")
 
-        options = ["--src-tls-verify=false"] if plain else []
+        # Signatures are checked first, and a layout has no place for them.
+        options = ["--remove-signatures", *(["--src-tls-verify=false"] if plain else [])]
         try:
             self._skopeo(["copy", *options, reference, f"oci:{layout}:{_TAG}"], "--src-authfile", tick)
         except ContainerError:
