@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,7 +24,12 @@ from .bounds import Bounds
 
 #: The account that copies, unpacks and compiles if we run as root.
 UNPACKER = "nobody"
-ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+ENVIRON = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/nonexistent",
+    "LC_ALL": "C.UTF-8",
+}
+PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools"}
 _TICK = 0.2
 #: How much a file system may fill before the tree is counted again, as a part of the bound.
 _PART = 8
@@ -101,6 +107,10 @@ class Steps:
         Raises:
             ContainerError: it cannot be run, failed, or broke a bound; none of its processes is left.
         """
+        if shutil.which(argv[0], path=ENVIRON["PATH"]) is None:
+            raise ContainerError(
+                f"{argv[0]} is not installed here; the package is called {PACKAGES.get(argv[0], argv[0])}"
+            )
         words = self._confined(argv) if confine and self.confines else list(argv)
         # No file of it can be larger than the whole image may be, and it ends with us, however we end.
         limits = ["prlimit", f"--fsize={self.bounds.size_bytes}", "--core=0", "--"]

@@ -236,3 +236,8 @@ def test_one_image_is_added_under_a_name_at_a_time(store: Path) -> None:
         thread.join()
     assert results.count(store / "lab") == 1
     assert all("works on" in str(each) or "exists already" in str(each) for each in results if each != store / "lab")
+
+
+def test_a_program_that_is_not_installed_is_named(store: Path) -> None:
+    with pytest.raises(ContainerError, match="no-such-program is not installed"):
+        Steps(store, Bounds()).run(["no-such-program"])
