@@ -64,6 +64,8 @@ def pinned(image: Image, digest: str = "") -> Image:
     if image.format not in ("dir", "sqfs") or not (folder / "image.json").is_file():
         return replace(image, digest=digest)
     real = folder.resolve()
+    if real.parent.name != ".digests" and not digest:
+        return image  # made by hand or by `carme-hub image build`: the settings say all
     if digest and real.parent.name == ".digests":
         real = real.with_name(digest.replace(":", "-") + real.name[len("sha256-") + 64 :])
         if not (real / "image.json").is_file():

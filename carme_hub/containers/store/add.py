@@ -17,7 +17,7 @@ from carme_hub.errors import ContainerError
 
 from .bounds import Bounds
 from .compile import compile_python
-from .folder import LISTING, OWN_FILES, Named, StoreFolder, remove_tree
+from .folder import ADDING, LISTING, OWN_FILES, Named, StoreFolder, remove_tree
 from .listing import file_digest, write_listing
 from .manifest import Manifest
 from .packages import look_inside
@@ -162,7 +162,7 @@ class _Adding:
     ) -> None:
         self._store, self._source, self._name, self._description = store, source, name, description
         self._progress, self._options = progress, options
-        self._work = store.path / f".adding-{name}"
+        self._work = store.path / f"{ADDING}{name}"
 
     def image(self) -> tuple[Path, str]:
         """Return the folder of the image in the store, which is made if it is missing, and its digest."""

@@ -21,8 +21,13 @@ def check_image_files(store: StoreFolder, image: Path) -> Iterator[str]:
 
     Layers that are damaged stay: the image does not need them until it is unpacked again, and the next ``add`` of the
     same layer replaces them.
+
+    Raises:
+        ContainerError: the image has no digest.
     """
     said = about(image)
+    if not said.get("digest"):
+        raise ContainerError(f"{image} was not added by carme-hub image add: there is no listing to compare with")
     try:
         if read_recipe(image).get("digest") != said.get("digest"):
             yield "image.yaml and image.json name different digests"

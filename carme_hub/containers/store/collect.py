@@ -18,7 +18,7 @@ from pathlib import Path
 
 from carme_hub.errors import ContainerError
 
-from .folder import ABOUT, StoreFolder, remove_tree, write_text
+from .folder import ABOUT, ADDING, StoreFolder, remove_tree, write_text
 from .recipe import about, now_text, who_adds
 
 #: Days that an image stays after its last name went.
@@ -104,7 +104,7 @@ def collect(
             for blob in found.blobs:
                 blob.unlink(missing_ok=True)
             for leftover in found.leftovers:
-                remove_tree(leftover)
+                _remove_leftover(store, leftover)
     return found
 
 
@@ -132,7 +132,19 @@ def _look(store: StoreFolder, in_use: Mapping[str, str], keep_days: float, names
                 found.blobs.append(blob)
                 found.blob_size += state.st_size
     found.leftovers += sorted(store.digests.glob(".gone-*")) if store.digests.is_dir() else []
+    for work in sorted(store.path.glob(f"{ADDING}*")):  # of attempts that were killed and not repeated
+        if time.time() - work.lstat().st_mtime > 86_400:
+            found.leftovers.append(work)
     return found
+
+
+def _remove_leftover(store: StoreFolder, leftover: Path) -> None:
+    if not leftover.name.startswith(ADDING):
+        remove_tree(leftover)
+        return
+    # Another process may be at work there after all; then it is none.
+    with contextlib.suppress(ContainerError), store.locked(f"name-{leftover.name.removeprefix(ADDING)}"):
+        remove_tree(leftover)
 
 
 def _blobs(store: StoreFolder, said: Mapping[str, object]) -> set[str]:

@@ -22,6 +22,8 @@ from .source import DIGEST, NAME
 #: Of an image: its description, its recipe, and the listing of its files.
 ABOUT, RECIPE, LISTING = "image.json", "image.yaml", "image.files.gz"
 OWN_FILES = frozenset({ABOUT, RECIPE, LISTING})
+#: How the folder begins in which an image is made.
+ADDING = ".adding-"
 _BUFFER = 1 << 20
 
 

@@ -95,6 +95,8 @@ def test_what_the_hub_does_not_see_or_has_no_digest_stays_as_the_settings_say(tm
         Image("lab", "host/a:1", "ref"),
     ):
         assert pinned(image) == image
+    (tmp_path / "image.json").write_text("{")
+    assert pinned(Image("old", str(tmp_path))) == Image("old", str(tmp_path))
     (tmp_path / "image.json").write_text('{"format": "dir"}')
     assert pinned(Image("old", str(tmp_path))) == Image("old", str(tmp_path))
     assert read_image(tmp_path).digest == ""

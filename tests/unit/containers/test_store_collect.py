@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,16 @@ def test_an_attempt_that_was_killed_is_continued(store: Path) -> None:
     assert good in blobs
     assert len(blobs) == 1 + 4
     assert not (store / ".adding-lab").exists()
+
+
+def test_what_a_killed_attempt_left_goes_after_a_day_unless_it_is_at_work(store: Path) -> None:
+    folder = StoreFolder(store)
+    for name, age in {"old": 2, "new": 0, "busy": 2}.items():
+        (store / f".adding-{name}/tree").mkdir(parents=True)
+        os.utime(store / f".adding-{name}", (time.time() - age * 86_400,) * 2)
+    with folder.locked("name-busy"):
+        collect(folder, {}, dry_run=False)
+    assert sorted(path.name for path in store.glob(".adding-*")) == [".adding-busy", ".adding-new"]
 
 
 def sif(to: Path, squashfs: Path, *, system: int = 1, kind: int = 2, magic: bytes = b"SIF_MAGIC\0") -> Path:
