@@ -31,6 +31,8 @@ ENVIRON = {
 }
 PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools"}
 _TICK = 0.2
+#: Bytes that a step may print.
+_SAYS = 256 << 20
 #: How much a file system may fill before the tree is counted again, as a part of the bound.
 _PART = 8
 
@@ -134,7 +136,7 @@ class Steps:
             except OSError as error:
                 raise ContainerError(f"{argv[0]} cannot be run: {error.strerror}") from error
             try:
-                self._wait(process, tree, tick)
+                self._wait(process, tree, tick, (out, err))
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -146,13 +148,21 @@ class Steps:
             out.seek(0)
             return out.read(64 << 20).decode("utf-8", "surrogateescape")
 
-    def _wait(self, process: subprocess.Popen[bytes], tree: Path | None, tick: Callable[[], None]) -> None:
+    def _wait(
+        self,
+        process: subprocess.Popen[bytes],
+        tree: Path | None,
+        tick: Callable[[], None],
+        said: Sequence[IO[bytes]],
+    ) -> None:
         """Wait for the end of a step; count its tree when the file system has filled, or from time to time."""
         counted, pause, before = time.monotonic(), 2.0, self._filled()
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_TICK)
             self.bounds.left()
+            if any(os.fstat(file.fileno()).st_size > _SAYS for file in said):
+                raise ContainerError("the image is hostile: unpacking it prints without end")
             tick()
             if tree is None:
                 continue

@@ -241,3 +241,9 @@ def test_one_image_is_added_under_a_name_at_a_time(store: Path) -> None:
 def test_a_program_that_is_not_installed_is_named(store: Path) -> None:
     with pytest.raises(ContainerError, match="no-such-program is not installed"):
         Steps(store, Bounds()).run(["no-such-program"])
+
+
+def test_what_prints_without_end_is_ended(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("carme_hub.containers.store.process._SAYS", 1 << 20)
+    with pytest.raises(ContainerError, match="prints without end"):
+        Steps(store, Bounds()).run(["yes"], confine=False)
