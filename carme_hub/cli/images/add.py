@@ -13,8 +13,8 @@ from carme_hub.containers.store.add import AddOptions, add_image, rebuild_image,
 from carme_hub.containers.store.bounds import GIB, Bounds
 from carme_hub.containers.store.packages import difference
 from carme_hub.containers.store.recipe import about, read_recipe
-from carme_hub.containers.store.skopeo import read_trust
 from carme_hub.containers.store.source import parse_source
+from carme_hub.containers.store.trust import read_trust
 
 from .store_command import StoreCommand
 

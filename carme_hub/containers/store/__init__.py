@@ -19,6 +19,6 @@ never parses a foreign file system. ``carme-hub image`` calls this.
 """
 
 from .add import AddOptions, add_image
-from .compile import COMPILE, compile_python
+from .unpack import COMPILE, compile_python
 
 __all__ = ["COMPILE", "AddOptions", "add_image", "compile_python"]

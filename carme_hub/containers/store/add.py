@@ -16,7 +16,6 @@ from carme_hub.containers.images import write_image
 from carme_hub.errors import ContainerError
 
 from .bounds import Bounds
-from .compile import compile_python
 from .folder import ADDING, LISTING, OWN_FILES, Named, StoreFolder, remove_tree
 from .listing import file_digest, write_listing
 from .manifest import Manifest
@@ -24,9 +23,10 @@ from .packages import look_inside
 from .process import Steps
 from .recipe import Recipe, now_text, of_config, who_adds, write_recipe
 from .share import share_files
-from .skopeo import Skopeo, Trust
+from .skopeo import Skopeo
 from .source import LAYERED, NAME, Source, parse_source
-from .unpack import pack, unpack_file, unpack_layers
+from .trust import Trust
+from .unpack import compile_python, pack, unpack_file, unpack_layers
 
 SQUASHED = "image.sqsh"
 #: Of a recipe: what image.json has by other names, or not at all.
@@ -209,8 +209,10 @@ class _Adding:
     def _layers(self, steps: Steps) -> tuple[str, Manifest]:
         """Return the digest of an image, and its manifest, whose blobs are in the store then."""
         skopeo = Skopeo(steps, self._store, self._options.trust, self._progress)
-        if not self._options.trust.file:
-            self._progress("There is no signature policy (policy.json): signatures are not checked")
+        if not self._options.trust.asks(self._source):
+            policy = self._options.trust.file
+            why = f"the policy {policy} asks for none of {self._source}" if policy else "there is no policy.json"
+            self._progress(f"Signatures are not checked: {why}")
         if self._source.kind != "docker":
             manifest = skopeo.read(self._source)
             return manifest.digest, manifest
@@ -218,7 +220,7 @@ class _Adding:
         tag = f"{self._source.tag or 'latest'} is " if not self._source.digest else ""
         self._progress(f"{tag}{digest}, {len(remote.layers)} layers, {remote.size / (1 << 20):.0f} MiB")
         # The policy is asked by the copy: it may be stricter than as the image was added.
-        if not self._options.trust.file and self._store.image(digest, self._options.form).exists():
+        if not self._options.trust.asks(self._source) and self._store.image(digest, self._options.form).exists():
             return digest, remote
         return digest, skopeo.fetch(self._source, remote)
 
@@ -267,7 +269,7 @@ class _Adding:
             labels={**labels, **self._options.labels},
             licences=contents.licences,
             packages=contents.packages,
-            policy=self._options.trust.file if manifest is not None else "",
+            policy=self._options.trust.file if self._options.trust.asks(self._source) else "",
             hardened=hardened,
             who=self._options.who or who_adds(),
             when=now_text(),

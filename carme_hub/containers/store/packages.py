@@ -101,6 +101,7 @@ def _python(folder: Path, names: list[str], found: Contents) -> None:
             if colon:
                 fields.setdefault(key, value)
         licence = fields.get("License-Expression") or fields.get("License") or ""
+        licence = "" if licence == "UNKNOWN" else licence
         package = re.sub(r"[-_.]+", "-", fields.get("Name") or known["name"]).lower()
         found.add("python", package, fields.get("Version") or known["version"], licence if len(licence) < 60 else "")
 

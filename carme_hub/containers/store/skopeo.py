@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from carme_hub.errors import ContainerError
@@ -23,56 +22,10 @@ from .folder import StoreFolder
 from .manifest import MAX_BYTES, Blob, Manifest, digest_of, entry_digest, instance, parse_manifest, read_json
 from .process import Steps
 from .source import Source
+from .trust import Trust
 
-#: Where a policy is looked for if none is named: the site's for images, then that of podman and skopeo.
-POLICIES = (Path("/etc/carme-hub/image-policy.json"), Path("/etc/containers/policy.json"))
-#: If there is none: no signatures are checked; what is copied is what has the digest.
-ANYTHING = b'{"default": [{"type": "insecureAcceptAnything"}]}'
 _TAG = "image"
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """What an image must show before it is copied.
-
-    Attributes:
-        policy: the text of the policy. file: where it is from; "" = there is none, and everything is accepted.
-        auth: the text of the file with passwords for registries, as ``podman login --authfile`` writes it.
-        signatures: folder of containers-registries.d(5), which says where signatures are; "" = the system's.
-    """
-
-    policy: bytes = ANYTHING
-    file: str = ""
-    auth: bytes = b"{}"
-    signatures: str = ""
-
-
-def read_trust(policy: Path | None = None, authfile: Path | None = None, signatures: Path | None = None) -> Trust:
-    """Return the policy and the passwords of these files; without a policy the first of ``POLICIES`` that exists.
-
-    Raises:
-        ContainerError: one cannot be read, or others can write the policy or read the passwords.
-    """
-    file = policy or next((each for each in POLICIES if each.is_file()), None)
-    text = ANYTHING if file is None else _read(file, 0o022, "nobody else may write it")
-    read_json(text, f"the policy {file}")
-    auth = b"{}"
-    if authfile is not None:
-        auth = _read(authfile, 0o077, "it has passwords, so only you may read it (mode 0600)")
-        read_json(auth, f"the passwords in {authfile}")
-    return Trust(text, str(file or ""), auth, str(signatures or ""))
-
-
-def _read(file: Path, forbidden: int, reason: str) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            state = os.fstat(opened.fileno())
-            if stat.S_IMODE(state.st_mode) & forbidden or state.st_uid not in (0, os.geteuid()):
-                raise ContainerError(f"{file} must belong to you or root, and {reason}")
-            return opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ContainerError(f"{file} cannot be read: {error.strerror}") from error
 
 
 class Skopeo:

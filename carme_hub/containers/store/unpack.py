@@ -1,4 +1,7 @@
-"""Fill a tree from a source without layers, or from layers of the store's blobs; all as the unprivileged account."""
+"""Fill a tree from a source without layers, or from layers of the store's blobs, and byte-compile its Python files.
+
+All as the unprivileged account. A read-only root takes no .pyc files later, and each start would take two seconds more.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from carme_hub.errors import ContainerError
 
+from .bounds import Bounds
 from .folder import StoreFolder
 from .listing import tree_digest
 from .manifest import Manifest
@@ -17,6 +21,11 @@ from .skopeo import write_layout
 from .source import Source
 
 _COMPRESSION = {".gz": "--gzip", ".tgz": "--gzip", ".xz": "--xz", ".bz2": "--bzip2", ".zst": "--zstd"}
+COMPILE = (
+    "import compileall, sys\n"
+    "for folder in ['/opt', '/usr/local/lib', *filter(None, sys.path)]:\n"
+    "    compileall.compile_dir(folder, quiet=2, workers=0)\n"
+)
 
 
 def unpack_layers(store: StoreFolder, manifest: Manifest, tree: Path, steps: Steps) -> None:
@@ -83,3 +92,17 @@ def pack(tree: Path, to: Path, steps: Steps) -> None:
     argv = ["mksquashfs", str(tree), str(to), "-comp", "zstd", "-Xcompression-level", "3", "-all-root", "-no-xattrs"]
     steps.run([*argv, "-noappend", "-quiet", "-no-progress"], confine=False, ourselves=True)
     to.chmod(0o644)
+
+
+def compile_python(tree: Path, steps: Steps | None = None) -> None:
+    """Byte-compile inside the image with its own Python, as an unprivileged account, without a network.
+
+    Raises:
+        ContainerError: bubblewrap cannot be run, or the image has become larger than it may be.
+    """
+    steps = steps or Steps(tree.parent, Bounds())
+    argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--bind", str(tree), "/"]
+    argv += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--setenv", "PATH"]  # noqa: S108
+    argv += ["/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin", "--", "python3", "-c", COMPILE]
+    # Ignore failures: some packages contain files that are not meant to be compiled, and some images have no Python.
+    steps.run(argv, tree=tree, confine=False, allowed_codes=range(-64, 256))

@@ -20,7 +20,7 @@ from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
 from carme_hub.containers.store.recipe import about, explain, read_recipe
-from carme_hub.containers.store.skopeo import Trust, read_trust
+from carme_hub.containers.store.trust import Trust, read_trust
 from carme_hub.errors import ContainerError
 
 BASE = layer((*SYSTEM, Entry("usr/lib/base.txt", b"base" * 5000, mode=0o644)))

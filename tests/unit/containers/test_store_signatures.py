@@ -15,7 +15,8 @@ from rig.foreign_images import SYSTEM, Registry, layer, registry, write_layout
 
 from carme_hub.containers.store.add import AddOptions, add_image
 from carme_hub.containers.store.recipe import about
-from carme_hub.containers.store.skopeo import Trust, read_trust
+from carme_hub.containers.store.source import parse_source
+from carme_hub.containers.store.trust import Trust, read_trust
 from carme_hub.errors import ContainerError
 
 
@@ -75,6 +76,32 @@ def signer() -> Iterator[Signer]:
             found = Signer(folder / "keys", running, folder)
             yield found
             found.end()
+
+
+SIGNED, ANY = [{"type": "sigstoreSigned"}], [{"type": "insecureAcceptAnything"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "asks"),
+    [
+        ("docker://registry.example.org/site/lab:1", True),
+        ("docker://registry.example.org/open/lab:1", False),
+        ("docker://registry.example.org/open/closed:1", True),
+        ("docker://registry.example.org/open/closed:free", False),
+        ("docker://other.example.org/lab:1", True),
+        ("docker://ubuntu", False),
+        ("docker://quay.io/a/b", True),
+        ("oci:/srv/layout", False),
+        ("docker-archive:/srv/x.tar", True),
+    ],
+)
+def test_a_policy_that_asks_for_nothing_is_not_taken_for_a_check(source: str, asks: bool) -> None:
+    docker = {"registry.example.org": SIGNED, "registry.example.org/open": ANY, "*.example.org": SIGNED}
+    docker |= {"registry.example.org/open/closed": [{"type": "reject"}], "docker.io/library": ANY}
+    docker |= {"registry.example.org/open/closed:free": ANY}
+    policy = {"default": SIGNED, "transports": {"docker": docker, "oci": {"": ANY}}}
+    assert Trust(json.dumps(policy).encode(), "policy.json").asks(parse_source(source)) == asks
+    assert not Trust().asks(parse_source(source))
 
 
 def test_only_what_the_site_has_signed_is_taken(signer: Signer, open_path: Path, tmp_path: Path) -> None:
