@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from carme_hub._version import __version__
 from carme_hub.activity.settings import MINUTES_PATH
+from carme_hub.containers.image_environ import DEFAULT_NAMES, image_path, image_variables
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import license_argument
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
@@ -156,6 +157,7 @@ class Site:
     Attributes:
         bind_roots: folders inside which the resolved source of a bind must be on the node.
         environ: variables for the inside of every container; not secret.
+        image_environ: names, with ``*``, of variables that an image sets and sessions get.
         licenses: the Slurm license by which each GPU type is counted, {} without licenses.
         virtual: the GPUs are a sandbox's virtual GPUs, and programs of a session that name GPUs label them so.
         grace: seconds between TERM and KILL.
@@ -168,6 +170,7 @@ class Site:
     binds: tuple[Bind, ...] = ()
     bind_roots: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    image_environ: Sequence[str] = DEFAULT_NAMES
     extra: Mapping[str, str] = field(default_factory=dict)
     root: str = "layer"
     tmp_mib: int = 0
@@ -262,17 +265,19 @@ def container_of(
         gid=owner.gid,
         binds=site.binds,
         environ={
+            "LANG": "C.UTF-8",
+            **image_variables(image.environ, site.image_environ),
             "HOME": owner.home,
             "USER": owner.name,
             "LOGNAME": owner.name,
             "SHELL": owner.shell,
-            "PATH": f"{packages}/bin:{PATH}",
+            "PATH": f"{packages}/bin:{image_path(image.environ, PATH)}",
             "CARME_PACKAGES": packages,
-            "LANG": "C.UTF-8",
             "CARME_SESSION": session,
             "CARME_SESSION_FOLDER": folder,
             "CARME_IMAGE": request.image,
             "CARME_IMAGE_PATH": image.path,
+            **({"CARME_IMAGE_DIGEST": image.digest} if image.digest else {}),
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
             **({"CARME_BEFORE_END": site.reporting.before_end} if site.reporting and site.reporting.before_end else {}),
             **({"CARME_IMAGES": json.dumps(site.images)} if site.images else {}),

@@ -24,7 +24,10 @@ class CarmeHubApp(Application):
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "standby": ("carme_hub.cli.standby.command.StandbyApp", "Run the hub on one of two hosts at a time"),
         "upgrade": ("carme_hub.cli.upgrade.command.UpgradeCheckApp", "Say what this release changes for a site"),
-        "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
+        "image": (
+            "carme_hub.cli.images.command.ImageApp",
+            "The store of container images: add, update, check, collect",
+        ),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
         "backup": (
             "carme_hub.cli.backup.command.BackupApp",

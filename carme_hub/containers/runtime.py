@@ -33,6 +33,7 @@ class Image:
         format: how it is stored: a directory, squashfs, SIF, or a reference.
         base: "own": a whole system; "host": only /opt, with the node's /usr (read-only); bubblewrap only.
         provides: backends of trainings that it has, of BACKENDS, as far as it is known.
+        digest: what it is, ``sha256:HEX``; "" where that is not known. environ: variables that it sets, by name.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Image:
     description: str = ""
     base: Base = "own"
     provides: tuple[str, ...] = ()
+    digest: str = ""
+    environ: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from carme_hub.containers.images import pinned
+from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.companions import (
@@ -341,10 +343,11 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
 async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mapping[str, str] = NO_FILES) -> None:
     """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     request = session.request
-    image = next((i for i in spawner.site_images() if i.name == request.image), None)
+    offered = next((i for i in spawner.site_images() if i.name == request.image), None)
     try:
-        if image is None:
+        if offered is None:
             raise ContainerError(f"The image {request.image} is no longer offered.")
+        image: Image = await asyncio.to_thread(pinned, offered, request.image_digest)
         owner = spawner.owner()
         site = site_for(hub, spawner, owner)
         if request.batch:

@@ -219,7 +219,9 @@ def _facts(spawner: Any, session: Session | None, now: float, *, virtual: bool) 
 
 def _request_facts(request: Request, profiles: Mapping[str, str], *, virtual: bool) -> list[tuple[str, str]]:
     gpus = f"{request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""
-    every = (("Profile", profiles.get(request.profile, request.profile)), ("Image", request.image), ("GPUs", gpus))
+    digest = f"{request.image_digest[:19]}…" if request.image_digest else ""
+    every = [("Profile", profiles.get(request.profile, request.profile)), ("Image", request.image)]
+    every += [("Image digest", digest), ("GPUs", gpus)]
     return [(name, value) for name, value in every if value]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from traitlets import Bool, Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
 
 from carme_hub.booking.settings import CarmeReservations
+from carme_hub.containers.image_environ import DEFAULT_NAMES
 from carme_hub.containers.images import BACKENDS
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.sessions.profile_list import parse_profiles
@@ -51,6 +52,14 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         Unicode(),
         help="""Folders inside which the source of a bind must be after links are resolved on the node. The default,
         empty, allows the sources of ``container_binds`` themselves. Example: ``["/scratch", "/data"]``.""",
+    ).tag(config=True)
+
+    image_environment = List(
+        Unicode(),
+        default_value=list(DEFAULT_NAMES),
+        help="""Names, with ``*``, of the variables that an image sets and sessions in it get; its PATH always counts.
+        The default names those of CUDA, MPI, conda, Java, Julia and R that programs need. What controls the loader, an
+        interpreter, the hub or Slurm is never taken. Example: ``["CUDA_*", "MY_PROGRAM_HOME"]``.""",
     ).tag(config=True)
 
     slurm_extra = Dict(
@@ -154,6 +163,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             binds=binds,
             bind_roots=roots,
             environ={**(CarmeApps(parent=self).environ(home) if home else {}), **self.container_environment},
+            image_environ=tuple(self.image_environment),
             extra=dict(self.slurm_extra),
             root=self.container_root,
             tmp_mib=self.container_tmp_mib,

@@ -11,6 +11,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import url_path_join
 from traitlets import default
 
+from carme_hub.containers.images import pinned
 from carme_hub.crash import crash_point
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.profile_choice import offered_profiles
@@ -194,6 +196,9 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         if request is None or progress is None:
             raise Refused("Choose a profile first.")
         await self._cancel_earlier_sessions(hub)
+        image = next(i for i in self.site_images() if i.name == request.image)
+        image = await asyncio.to_thread(pinned, image)  # the store may be on a file server
+        request = replace(request, image_digest=image.digest)
         held = time.time()
         request = self._request = await hub.admit(self.user, self._session_id, request, progress.say, self.replaces)
         progress.say(5, "Request accepted.")
@@ -207,7 +212,6 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         self._save_state()
         await hub.flush_database()
         crash_point("state-saved")
-        image = next(i for i in self.site_images() if i.name == request.image)
         server = Server(
             argv=(*self.cmd, *self.get_args()),
             environ=self._server_environment(working_folder(owner, request)),

@@ -31,7 +31,8 @@ _NONCE = re.compile(r"[\x21-\x7e]{1,255}")
 _LONGEST, _LARGEST = 4096, 2**31 - 1
 #: Fields of a request that Slurm itself does not know of a job.
 _NOT_IN_SLURM: dict[str, type] = {
-    **dict.fromkeys(("profile", "image", "qos", "working_folder", "purpose", "exclude", "node", "python"), str),
+    **dict.fromkeys(("profile", "image", "image_digest", "qos", "working_folder"), str),
+    **dict.fromkeys(("purpose", "exclude", "node", "python"), str),
     **dict.fromkeys(("cpus", "memory_mib", "nice"), int),
     **dict.fromkeys(("requeue", "make_folder"), bool),
 }
@@ -122,7 +123,8 @@ def _request(document: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the fields of the request that the document knows, and whether these are all."""
     whole = document.get("request")
     if isinstance(whole, dict):
-        found = _credible(whole)
+        # Documents of earlier releases do not name the digest.
+        found = _credible({"image_digest": "", **whole})
         fields = whole.get("fields")
         if isinstance(fields, dict) and all(_is_credible(each, str) for pair in fields.items() for each in pair):
             found["fields"] = dict(fields)

@@ -25,7 +25,8 @@ class Request:
 
     Attributes:
         profile: slug of the profile.
-        image: name of the container image, a key of the site's image list.
+        image: name of the container image, a key of the site's image list. image_digest: what the name stood for when
+            the session began, "" where that is not known.
         gpus: in total, the same number on each node. cpus: CPUs on each node. memory_mib: MiB on each node.
         time_limit: minutes.
         account, partition, qos, reservation: as Slurm's manual pages use them; empty = Slurm's default.
@@ -60,6 +61,7 @@ class Request:
     python: str = ""
     requeue: bool = False
     make_folder: bool = False
+    image_digest: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ def asked(request: Request) -> str:
     if request.nodes > 1:
         what.append(f"on {request.nodes} nodes")
     about = {"profile": request.profile, "image": request.image, "account": request.account}
+    about |= {"image digest": request.image_digest}
     about |= {"partition": request.partition, "QOS": request.qos, "reservation": request.reservation}
     about |= {"only on node": request.node, "working folder": request.working_folder}
     named = ", ".join(f"{name} {value}" for name, value in about.items() if value)

@@ -92,7 +92,7 @@ def properties(run: Run) -> dict[tuple[str, str], str]:
         ("Code", "SHA-256"): record.code_digest(run)[:12],
         ("Code", "commit"): _commit(git),
         ("Code", "branch"): str(git.get("branch", "")),
-        ("Code", "image"): " ".join(filter(None, (image.get("name"), str(image.get("path", "")).rpartition("/")[2]))),
+        ("Code", "image"): " ".join(filter(None, (image.get("name"), _version(image)))),
         ("Code", "Python"): str(kept.get("python", "")),
         ("Code", "packages"): str(kept.get("packages_digest", ""))[:12],
     }
@@ -106,6 +106,11 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value))
     return "" if value is None else str(value)
+
+
+def _version(image: Mapping[str, Any]) -> str:
+    """Return what tells an image from others of its name: the beginning of its digest, or the end of its path."""
+    return str(image.get("digest") or "")[:19] or str(image.get("path", "")).rpartition("/")[2]
 
 
 def _commit(git: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ RECORD, DIFF = "record.json", "code.diff"
 SCRIPT = "script.py"
 #: The most bytes that are read of a run's scalars, from the end of the file.
 TAIL_BYTES = 1 << 16
+_IMAGE = {"name": "", "path": "_PATH", "digest": "_DIGEST"}
 
 
 def keep_script(script: Path, folder: Path) -> str:
@@ -54,7 +55,7 @@ def write_record(run: Run) -> None:
         "python": platform.python_version(),
         "packages": versions,
         "packages_digest": source.digest("\n".join(f"{name}=={each}" for name, each in versions.items()).encode()),
-        "image": {"name": os.environ.get("CARME_IMAGE", ""), "path": os.environ.get("CARME_IMAGE_PATH", "")},
+        "image": {key: os.environ.get(f"CARME_IMAGE{name}", "") for key, name in _IMAGE.items()},
     }
     write_json(run.folder / RECORD, record)
 

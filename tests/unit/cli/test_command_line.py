@@ -22,7 +22,7 @@ import carme_hub
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.cli.base import table
 from carme_hub.cli.db import UpgradeApp
-from carme_hub.cli.image import BuildApp
+from carme_hub.cli.images.build import BuildApp
 from carme_hub.cli.init import InitApp
 from carme_hub.cli.proxy import ProxyApp, proxy_command
 from carme_hub.errors import ConfigError
@@ -57,8 +57,8 @@ def test_what_an_image_command_prints_is_the_images_path(
         progress("Building the image")
         return store / "default-1"
 
-    monkeypatch.setattr("carme_hub.cli.image.build_default_image", build_with_progress)
-    monkeypatch.setattr("carme_hub.cli.image.mark_kept", lambda image: None)
+    monkeypatch.setattr("carme_hub.cli.images.build.build_default_image", build_with_progress)
+    monkeypatch.setattr("carme_hub.cli.images.build.mark_kept", lambda image: None)
     BuildApp(store="/opt/images").start()
     assert capsys.readouterr() == ("/opt/images/default-1\n", "Building the image\n")
 

@@ -54,6 +54,10 @@ def test_a_running_session_says_where_it_runs_and_what_its_gpu_time_is() -> None
     assert dict(found.facts) == {
         **{"Profile": "Big GPUs", "Image": "base", "GPUs": "1 × a100", "Account": "teaching", "Slurm job": "1"}
     }
+    known = card(
+        hub(session(node="n1", request=replace(session().request, image_digest="sha256:" + "1f" * 32)), job=job())
+    )
+    assert dict(known.facts)["Image digest"] == "sha256:1f1f1f1f1f1f…"
     assert found.spent == "1 GPU-hour used so far; until the end of its time at most 3 GPU-hours more."
     assert found.time == TIME
     assert [(each.minutes, each.said, each.costs) for each in found.more] == [

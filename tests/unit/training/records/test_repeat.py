@@ -25,6 +25,7 @@ def session(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     monkeypatch.setenv("CARME_IMAGE", "training")
     monkeypatch.setenv("CARME_IMAGE_PATH", "/images/training-0123")
+    monkeypatch.setenv("CARME_IMAGE_DIGEST", "sha256:0123")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))
     for name in ("SLURM_GPUS_ON_NODE", "CARME_BACKEND"):
         monkeypatch.delenv(name, raising=False)
@@ -61,7 +62,7 @@ def test_a_run_keeps_what_repeats_it(home: Path, monkeypatch: pytest.MonkeyPatch
     kept = record.read_record(run)
     assert kept["git"]["branch"] == "work"
     assert "train.py" in kept["git"]["changed"]
-    assert kept["image"] == {"name": "training", "path": "/images/training-0123"}
+    assert kept["image"] == {"name": "training", "path": "/images/training-0123", "digest": "sha256:0123"}
     assert kept["packages"]["pytest"] == pytest.__version__
     assert record.read_params(run) == {"seed": 5, "data": {"set": "digits", "version": 3}}
     assert record.last_scalars(run) == {"loss": pytest.approx(1 / 7)}

@@ -1,4 +1,4 @@
-"""``carme-hub image``: add an image to the site's store, or build the default one. Both are hardened."""
+"""``carme-hub image build``: build the default image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from traitlets import Bool, Unicode
 from traitlets.config import Application
 
-from carme_hub.containers.store import add_image
 from carme_hub.errors import CarmeError
 from carme_hub.sandbox.images.build import (
     build_default_image,
@@ -37,27 +36,6 @@ class _ImageTask(Application):
     def progress(self, line: str) -> None:
         """Print a line of progress."""
         print(line, file=sys.stderr, flush=True)
-
-
-class AddApp(_ImageTask):
-    """Add an image."""
-
-    name = "carme-hub image add"
-    description = "Add a folder, a tar archive or a squashfs file to the store: carme-hub image add NAME SOURCE"
-    examples = "podman export $(podman create IMAGE) > lab.tar && sudo carme-hub image add lab-2026 lab.tar"
-
-    store = Unicode(
-        "/var/lib/carme-hub-images", help="The folder of the site's images. The default is the one of this machine."
-    ).tag(config=True)
-    text = Unicode("", help="One line that users see beside the image's name. Empty by default.").tag(config=True)
-    aliases: Any = {"store": "AddApp.store", "description": "AddApp.text"}
-
-    def make(self) -> Path:
-        """Add the image that the arguments name."""
-        if len(self.extra_args) != 2:
-            self.exit("carme-hub image add NAME SOURCE")
-        name, source = self.extra_args
-        return add_image(Path(source), Path(self.store), name, self.text, self.progress)
 
 
 class BuildApp(_ImageTask):
@@ -88,21 +66,3 @@ class BuildApp(_ImageTask):
         image = build(Path(self.store) if self.store else image_cache(), self.progress)
         mark_kept(image)
         return image
-
-
-class ImageApp(Application):
-    """Container images."""
-
-    name = "carme-hub image"
-    description = "Add an image to the site's store, or build the default one. Both are hardened."
-    subcommands: Any = {
-        "add": (AddApp, "Add a folder, a tar archive or a squashfs file"),
-        "build": (BuildApp, "Build the default image"),
-    }
-
-    def start(self) -> None:
-        """Run the task, or print the help."""
-        if self.subapp is None:
-            self.print_help()
-            self.exit(1)
-        super().start()

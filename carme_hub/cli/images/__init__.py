@@ -1,0 +1,1 @@
+"""``carme-hub image``: the site's image store from a terminal."""
