@@ -31,9 +31,9 @@ from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import install_handlers
+from carme_hub.spawners.hub.images import form_images, image_and_site
 from carme_hub.spawners.hub.monitoring.start_outcome import observed_start
 from carme_hub.spawners.hub.proxy_routes import add_route
-from carme_hub.spawners.hub.reporting import site_for
 from carme_hub.spawners.hub.shared import HubContext, shared
 from carme_hub.spawners.hub.start_queue import StartInPieces, start_queue
 from carme_hub.spawners.hub.startup import start_with_hub
@@ -110,10 +110,12 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         # While associations are unknown, a profile for some accounts is offered to nobody.
         profiles = [p for p in await self.profiles() if known or not p.accounts]
         cluster, slots = await hub.cluster_cache.cluster(), hub.slots
+        found = await form_images(hub, self, groups, time.time())
         return Offer(
             profiles=offered_profiles(profiles, groups, accounts),
             accounts=accounts,
-            images={image.name: image.description for image in self.site_images()},
+            images=found.images,
+            starts=found.starts,
             cluster=cluster,
             virtual=self.virtual,
             stopped=hub.administration.why_not if hub.administration is not None else None,
@@ -207,7 +209,6 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         self._save_state()
         await hub.flush_database()
         crash_point("state-saved")
-        image = next(i for i in self.site_images() if i.name == request.image)
         server = Server(
             argv=(*self.cmd, *self.get_args()),
             environ=self._server_environment(working_folder(owner, request)),
@@ -218,7 +219,8 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             tls=self._tls,
         )
         try:
-            spec = render(session.id, owner, request, image, self.with_apps(server, owner), site_for(hub, self, owner))
+            image, site = await image_and_site(hub, self, owner, request.image)
+            spec = render(session.id, owner, request, image, self.with_apps(server, owner), site)
         except ContainerError as error:
             await hub.registry.close(session.id, str(error))
             await hub.release_hold(session.id)
