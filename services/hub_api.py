@@ -32,7 +32,7 @@ async def _send(path: str, timeout: float, *, headers: Mapping[str, str], **more
     sent = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", **headers}
     if "request" in log_fields():
         sent[REQUEST_ID] = log_fields()["request"]
-    times = {"connect_timeout": timeout, "request_timeout": timeout}
+    times: dict[str, Any] = {"connect_timeout": timeout, "request_timeout": timeout}
     url = url_path_join(os.environ["JUPYTERHUB_API_URL"], path)
     request = HTTPRequest(url, headers=sent, ssl_options=_client_tls(), **times, **more)
     answer = await AsyncHTTPClient(force_instance=True).fetch(request)

@@ -89,11 +89,11 @@ class _Look:
             if name.strip() in ("version", "version_info"):
                 return version(".".join(value.strip().split(".")[:3]))
         for name in self.names("opt/conda/conda-meta"):
-            if found := _CONDA_PYTHON.match(name):
-                return found[1]
+            if conda := _CONDA_PYTHON.match(name):
+                return conda[1]
         for prefix in _PREFIXES:
-            lib = [_PYTHON.fullmatch(name) for name in self.names(f"{prefix}/bin")]
-            if versions := [found[1] for found in lib if found]:
+            programs = [_PYTHON.fullmatch(name) for name in self.names(f"{prefix}/bin")]
+            if versions := [program[1] for program in programs if program]:
                 return max(versions, key=lambda text: int(text.partition(".")[2]))
         return ""
 
@@ -101,20 +101,21 @@ class _Look:
         """Return the version of CUDA's own libraries in the image."""
         try:
             said = json.loads(self.text("usr/local/cuda/version.json"))
-            if found := version(said["cuda"]["version"]):
-                return found
+            if told := version(said["cuda"]["version"]):
+                return told
         except (ValueError, TypeError, KeyError):
             pass
         if found := re.search(r"CUDA Version (\d[\d.]*)", self.text("usr/local/cuda/version.txt")):
             return version(found[1])
         for folder in ("usr/local/cuda/lib64", "usr/lib/x86_64-linux-gnu", "opt/conda/lib"):
-            if versions := [found[1] for name in self.names(folder) if (found := _CUDART.fullmatch(name))]:
+            libraries = [_CUDART.fullmatch(name) for name in self.names(folder)]
+            if versions := [library[1] for library in libraries if library]:
                 return versions[-1]
         for name in self.names("opt/conda/conda-meta"):
-            if found := _CONDA_CUDA.match(name):
-                return found[1]
-        folders = [found[1] for name in self.names("usr/local") if (found := _CUDA_FOLDER.fullmatch(name))]
-        return folders[-1] if folders else ""
+            if package := _CONDA_CUDA.match(name):
+                return package[1]
+        folders = [_CUDA_FOLDER.fullmatch(name) for name in self.names("usr/local")]
+        return next((folder[1] for folder in reversed(folders) if folder), "")
 
     def packages(self, site: str) -> Contents:
         """Return what the packages of one environment say, by the names of their folders."""

@@ -71,9 +71,10 @@ class Catalogue:
                         found.setdefault(each.name, each)
                 continue
             for name in names:
-                if NAME.fullmatch(name) and name not in found:
-                    if (image := self._read(name, f"{store}/{name}")) is not None:
-                        found[name] = image
+                skipped = not NAME.fullmatch(name) or name in found
+                image = None if skipped else self._read(name, f"{store}/{name}")
+                if image is not None:
+                    found[name] = image
         return Looked(tuple(found.values()), problems)
 
     def _listed_image(self, entry: Mapping[str, Any]) -> CatalogueImage:
@@ -125,6 +126,8 @@ def sessions_by_image(sessions: Iterable[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def startable(images: Iterable[CatalogueImage], user: str, groups: Sequence[str], now: float) -> Iterator[CatalogueImage]:
+def startable(
+    images: Iterable[CatalogueImage], user: str, groups: Sequence[str], now: float
+) -> Iterator[CatalogueImage]:
     """Yield the images with which a user may start a session, besides those that the administrator lists."""
     return (each for each in images if not each.listed and each.is_startable(user, groups, now))

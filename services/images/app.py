@@ -86,7 +86,8 @@ class ImagesService(CarmeService):
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
         if self._engine is None:
             self._engine = await in_store_thread(CarmeStore(parent=self).open)
-        self.images, self.copies = (each(self._engine, self.cluster) for each in (ImageStore, NodeImageStore))
+        self.images = ImageStore(self._engine, self.cluster)
+        self.copies = NodeImageStore(self._engine, self.cluster)
         self.sessions = SessionStore(self._engine)
         catalogue = Catalogue(self.settings.stores, self._listed(), self.log)
         self.keeper = CatalogueKeeper(self.settings, catalogue, self.images, self.sessions, self.log)
@@ -161,8 +162,10 @@ class ImagesService(CarmeService):
 
         return await in_store_thread(read)
 
-    def wanted(self, node: str, bookings: Sequence[Reservation], images: Mapping[str, CatalogueImage]) -> list[CatalogueImage]:
-        """Return the images that bookings need on a node, those of the earliest first, as far as they can be fetched."""
+    def wanted(
+        self, node: str, bookings: Sequence[Reservation], images: Mapping[str, CatalogueImage]
+    ) -> list[CatalogueImage]:
+        """Return the images that bookings need on a node and that can be fetched, those of the earliest first."""
         profiles = {each.slug: each for each in self.profiles()}
         listed = [str(each["name"]) for each in self._listed()]
         names = wanted(node, bookings, profiles, listed, self.clock(), self.settings.prefetch_hours * 3600)

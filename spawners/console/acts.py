@@ -141,7 +141,8 @@ async def send_message(
     """Send a message.
 
     Args:
-        db: the hub's own database. to: a value of ``Audience``. name: of the user, node, group or image. ends: 0 = usual.
+        db: the hub's own database. to: a value of ``Audience``. name: of the user, node, group or image.
+        ends: 0 = usual.
 
     Raises:
         BadAct: a value cannot be used. SlurmUnreachable: it is not known who is on the node.

@@ -51,7 +51,16 @@ def possible_nodes(cluster: Cluster, request: Request) -> list[str]:
     return [node.name for node in nodes if not request.gpus or node.gpus.get(request.gpus.type)]
 
 
-def image_label(image: str, description: str, starts: OfferedStarts | None, cluster: Cluster, profile: Profile) -> str:
-    """Return the line of an image in the list of a profile's images."""
-    text = f"{image} – {description}" if description else image
-    return text + (starts.suffix(cluster, profile, image) if starts is not None else "")
+def image_lines(
+    images: Mapping[str, str], starts: OfferedStarts | None, cluster: Cluster, profile: Profile
+) -> list[tuple[str, str]]:
+    """Return the list of a profile's images, each with its line.
+
+    Args:
+        images: descriptions of those that are offered, by name.
+    """
+    found = []
+    for name in (each for each in profile.images or images if each in images):
+        line = f"{name} – {images[name]}" if images[name] else name
+        found.append((name, line + (starts.suffix(cluster, profile, name) if starts is not None else "")))
+    return found

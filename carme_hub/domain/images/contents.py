@@ -61,7 +61,9 @@ def of_packages(packages: Mapping[str, Any]) -> Contents:
     kinds = {kind: of if isinstance(of, Mapping) else {} for kind, of in packages.items()}
     python, conda = kinds.get("python", {}), kinds.get("conda", {})
     torch = version(python.get("torch") or conda.get("pytorch"))
-    runtime = next((version(of) for name, of in python.items() if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)), "")
+    runtime = next(
+        (version(of) for name, of in python.items() if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name)), ""
+    )
     return Contents(
         python=version(conda.get("python")),
         cuda=version(conda.get("cuda-cudart")) or runtime or cuda_of_torch(torch),

@@ -139,7 +139,9 @@ def image_of_json(name: str, path: str, said: Mapping[str, Any]) -> CatalogueIma
         when=_text(said.get("when")),
         labels={_text(k): _text(v) for k, v in labels.items()} if isinstance(labels, Mapping) else {},
         licences={_text(k): _number(v) for k, v in licences.items()} if isinstance(licences, Mapping) else {},
-        provides=tuple(b for b, key in (("torchrun", "torch"), ("horovod", "horovod"), ("mpi", "mpi")) if said.get(key)),
+        provides=tuple(
+            b for b, key in (("torchrun", "torch"), ("horovod", "horovod"), ("mpi", "mpi")) if said.get(key)
+        ),
     )
 
 

@@ -80,7 +80,9 @@ def bytes_per_second(fetched: Iterable[Held]) -> float:
     return median(rates) if rates else 0.0
 
 
-def fetching(digest: str, size: int, nodes: Collection[str], held: Mapping[str, Collection[str]], rate: float) -> Fetching:
+def fetching(
+    digest: str, size: int, nodes: Collection[str], held: Mapping[str, Collection[str]], rate: float
+) -> Fetching:
     """Return whether nodes have to fetch an image.
 
     Args:

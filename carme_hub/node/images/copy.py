@@ -1,5 +1,6 @@
-# ruff: noqa: UP006, UP035, UP045, PTH101, PTH102, PTH103, PTH106, PTH108, PTH115, PTH116, PTH118, PTH208
-"""carme-image-copy: copies an image to this node, and proves that the copy is the image; ``carme-node-images`` loads it.
+# ruff: noqa: UP006, UP035
+# ruff: noqa: PTH101, PTH102, PTH115, PTH118, PTH119, PTH208, PTH211
+"""carme-image-copy: copies an image to this node, and proves that the copy is the image (for ``carme-node-images``).
 
 A folder's copy is proved by its listing, as the store has written it (``image.files.gz``): each folder, link and file
 with mode, size and SHA-256, of what was read while it was copied. An image that is one file is proved by that file's

@@ -1,5 +1,5 @@
-# ruff: noqa: UP006, UP035, UP045, PTH123, PTH207
-"""carme-image-service: asks the images service what a node needs soon, and says what it has; loaded by carme-node-images.
+# ruff: noqa: UP006, UP035, PTH123
+"""carme-image-service: asks the images service what a node needs soon, and says what it has (carme-node-images).
 
 The token is in a file that only root can read (``token_file``). A service that does not answer is no reason to fetch or
 to remove anything.
@@ -70,7 +70,9 @@ class Service:
         finally:
             line.close()
         if answer.status >= 300:
-            raise OSError("the images service answered {}: {}".format(answer.status, said[:300].decode(errors="replace")))
+            raise OSError(
+                "the images service answered {}: {}".format(answer.status, said[:300].decode(errors="replace"))
+            )
         try:
             return json.loads(said.decode()) if said else {}
         except ValueError as error:

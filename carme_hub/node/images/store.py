@@ -1,11 +1,11 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: T201, UP006, UP024, UP035, UP045, PTH100, PTH101, PTH102, PTH103, PTH105, PTH108, PTH109, PTH112, PTH114
-# ruff: noqa: PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH204, PTH208, PTH211
+# ruff: noqa: T201, UP006, UP035, PTH100, PTH101, PTH102, PTH103, PTH104, PTH105, PTH108, PTH110
+# ruff: noqa: PTH112, PTH114, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208, PTH211
 """carme-node-images: keeps images on this node's disk, fetched by digest from the site's store. Runs as root.
 
-* ``prolog``: from Slurm's Prolog. Fetches the image that the job's comment names (``carme-image=sha256:HEX``); where that
-  fails, a link to the store takes its place, so that the session starts, only slower. It never fails: a failing Prolog
-  drains the node.
+* ``prolog``: from Slurm's Prolog. Fetches the image that the job's comment names (``carme-image=sha256:HEX``); where
+  that fails, a link to the store takes its place, so that the session starts, only slower. It never fails: a failing
+  Prolog drains the node.
 * ``sync``: from a timer. Fetches what the images service wants here soon, and says what is here.
 * ``pull DIGEST``, ``list``, ``remove DIGEST``: by hand.
 
@@ -30,7 +30,7 @@ import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Set
+    from typing import Any, Dict, Iterator, List, Set
 
 CONFIG = "/etc/carme-hub/node-images.conf"
 #: Sections, keys and what they are without a file. stores: folders, separated by blanks. room_gib: of all images here;
@@ -86,7 +86,7 @@ def read_settings(path: str, named: bool) -> "Dict[str, Dict[str, str]]":
     for section in parser.sections():
         for key, value in parser.items(section):
             if key not in found.get(section, {}):
-                raise NotCopied("{}: there is no [{}] {}".format(path, section, key))
+                raise NotCopied(f"{path}: there is no [{section}] {key}")
             found[section][key] = value.strip()
     for key in NUMBERS:
         if not found["images"][key].isdigit():
@@ -170,15 +170,15 @@ class NodeStore:
             began = time.time()
             try:
                 os.mkdir(new, 0o700)
-                bounds = copy.Bounds(self.room(int(about.get("size_bytes") or 0), reference), int(self._settings["files"]),
-                                     max(0.0, until - time.monotonic()))  # fmt: skip
+                room, left = self.room(int(about.get("size_bytes") or 0), reference), until - time.monotonic()
+                bounds = copy.Bounds(room, int(self._settings["files"]), max(0.0, left))
                 if about.get("format") == "sqfs":
                     size = copy.copy_image_file(
                         source, new, str(about.get("file", "")), str(about.get("squashfs", "")), bounds
                     )
                 else:
                     size = copy.copy_folder(source, new, str(about.get("listing", "")), bounds)
-                os.chmod(new, 0o755)
+                os.chmod(new, 0o755)  # noqa: S103  everybody reads images
                 to_disk(new)
                 publish(new, path)
             except OSError as error:
@@ -340,8 +340,8 @@ def main(words: "List[str]") -> int:
     rest = iter(words)
     for word in rest:
         if word in ("--config", "--node"):
-            value = next(rest, "")  # type: Optional[str]
-            config, node = (value or "", node) if word == "--config" else (config, value or "")
+            value = next(rest, "")
+            config, node = (value, node) if word == "--config" else (config, value)
         else:
             verbs.append(word)
     node = node or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
+from carme_hub.domain.images.scopes import MANAGE, READ_ALL
 from carme_hub.errors import Refused, StoreError
 from carme_hub.services.images.application import view
-from carme_hub.services.images.scopes import MANAGE, READ_ALL
 from carme_hub.services.rest import NotOwner, Unprocessable
 from carme_hub.store.threads import in_store_thread
 

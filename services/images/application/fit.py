@@ -35,9 +35,7 @@ def drivers_by_type(nodes: Iterable[Node], of_nodes: Mapping[str, str], named: M
     return {**found, **named}
 
 
-def profiles_for(
-    image: CatalogueImage, profiles: Sequence[Profile], drivers: Mapping[str, str]
-) -> list[ProfileFit]:
+def profiles_for(image: CatalogueImage, profiles: Sequence[Profile], drivers: Mapping[str, str]) -> list[ProfileFit]:
     """Return the profiles with which an image can be chosen, each with whether it fits."""
     found = []
     for profile in profiles:

@@ -58,7 +58,7 @@ class CatalogueKeeper:
                 await self.tell_of_retirements()
             except StoreError as error:
                 self._log.warning("The catalogue of images is not stored; the service looks again: %s", error)
-            except Exception:
+            except Exception:  # noqa: BLE001  it is logged, and the next look is as good
                 self._log.exception("The stores of images are looked at again later")
             await asyncio.sleep(self._settings.interval)
 

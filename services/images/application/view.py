@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from carme_hub.domain.images.offers import CatalogueImage, Offer, To
 from carme_hub.domain.images.start_times import Fetching, Held, duration, fetching, size_text
@@ -74,8 +75,8 @@ class Row:
     slug: str
 
 
-def row_of(image: CatalogueImage, site: Site, user: str, groups: Sequence[str]) -> Row:
-    """Return an image as a page shows it to a user."""
+def row_of(image: CatalogueImage, site: Site, user: str, groups: Sequence[str], *, everything: bool) -> Row:
+    """Return an image as a page shows it to a user; ``everything``: with what concerns other people only."""
     fits = profiles_for(image, site.profiles, site.drivers)
     found = site.fetching(image)
     usual = site.view.starts.get(image.name, 0.0)
@@ -88,7 +89,7 @@ def row_of(image: CatalogueImage, site: Site, user: str, groups: Sequence[str]) 
         digest=image.digest,
         short=image.digest[:19],
         tag=tag_of(image),
-        offered=[words_of(each) for each in offers_of(image)],
+        offered=[words_of(each) for each in offers_shown(image, user, groups, everything=everything)],
         sessions=len(site.users.get(image.name, ())),
         start=f"about {duration(usual)}" if usual else "",
         fetch=found.sentence() if found is not None else "",
@@ -129,9 +130,20 @@ def gpu_lines(fits: Sequence[ProfileFit]) -> list[dict[str, str]]:
     ]
 
 
-def offers_of(image: CatalogueImage) -> list[Offer]:
-    """Return all offers of an image, that of the administrator's list first."""
-    return [*([Offer(To.EVERYBODY)] if image.listed else []), *image.offers]
+def offers_shown(image: CatalogueImage, user: str, groups: Sequence[str], *, everything: bool) -> list[Offer]:
+    """Return the offers of an image that a user sees, that of the administrator's list first.
+
+    Args:
+        everything: also those to others; an image's owner sees all of its offers.
+    """
+    found = [*([Offer(To.EVERYBODY)] if image.listed else []), *image.offers]
+    return found if everything or image.belongs_to(user) else [each for each in found if each.is_for(user, groups)]
+
+
+def try_link(hub_prefix: str, image: str, slug: str) -> str:
+    """Return the address of the form with an image filled in; it starts nothing."""
+    options = {**({"opt-profile": slug} if slug else {}), "opt-image": image}
+    return f"{quote(hub_prefix)}spawn?{urlencode(options)}"
 
 
 def words_of(offer: Offer) -> str:
@@ -174,7 +186,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node of the board: what it has. ``said``: how long ago it said so, "" = never; ``old``: that is too long ago."""
+    """A node of the board. ``said``: how long ago it said what it has, "" = never; ``old``: that is too long ago."""
 
     node: str
     said: str
@@ -186,7 +198,13 @@ class NodeRow:
 
 
 def node_row(
-    node: str, about: Any, held: Sequence[Held], names: Mapping[str, str], wanted: Sequence[str], now: float, most_age: float
+    node: str,
+    about: Any,
+    held: Sequence[Held],
+    names: Mapping[str, str],
+    wanted: Sequence[str],
+    now: float,
+    most_age: float,
 ) -> NodeRow:
     """Return a node for the board.
 

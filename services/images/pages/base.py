@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from carme_hub.domain.images.scopes import MANAGE, OFFER, READ, READ_ALL
 from carme_hub.services import pages
-from carme_hub.services.images.scopes import MANAGE, OFFER, READ, READ_ALL
 
 #: The pattern of an image's name in a path.
 NAME = r"([a-z0-9][a-z0-9._-]{0,63})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from carme_hub.services.images.application import view
 from carme_hub.services.images.pages.base import ImagesPage
-from carme_hub.services.images.rest.read import try_link
 
 
 class CatalogueHandler(ImagesPage):
@@ -17,7 +16,7 @@ class CatalogueHandler(ImagesPage):
         every = list(site.view.images.values())
         seen = view.visible(every, visitor.name, visitor.groups, everything=self.sees_all, now=site.now)
         found, count, page = view.page_of(seen, words, self.number("page", 1))
-        rows = [view.row_of(each, site, visitor.name, visitor.groups) for each in found]
+        rows = [view.row_of(each, site, visitor.name, visitor.groups, everything=self.sees_all) for each in found]
         keeper = self.service.keeper
         self.show(
             "catalogue.html",
@@ -28,7 +27,7 @@ class CatalogueHandler(ImagesPage):
             every=len(seen),
             page=page,
             pages=max(1, -(-count // view.PAGE)),
-            links={row.name: try_link(self.hub_auth.hub_prefix, row.name, row.slug) for row in rows},
+            links={row.name: view.try_link(self.hub_auth.hub_prefix, row.name, row.slug) for row in rows},
             problems=keeper.problems if self.sees_all else {},
             looked=view.ago(site.now - keeper.looked) if keeper.looked else "",
         )

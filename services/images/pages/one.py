@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from carme_hub.domain.images.offers import CatalogueImage, To
+from carme_hub.domain.images.scopes import MANAGE
 from carme_hub.images.offered import by_digest
 from carme_hub.services.images.application import acts, view
 from carme_hub.services.images.pages.base import NAME, ImagesPage
-from carme_hub.services.images.rest.read import try_link
-from carme_hub.services.images.scopes import MANAGE
 from carme_hub.services.pages import BadForm
 from carme_hub.store.threads import in_store_thread
 
@@ -25,13 +24,14 @@ class ImageHandler(ImagesPage):
         image, site = await acts.image_for(self, name), await self.service.site()
         held = by_digest(await in_store_thread(self.service.copies.held)).get(image.digest, []) if image.digest else []
         fresh = set(site.view.held.get(image.digest, ()))
-        row, own = view.row_of(image, site, self.visitor.name, self.visitor.groups), self._own(image)
+        row = view.row_of(image, site, self.visitor.name, self.visitor.groups, everything=self.sees_all)
+        own = self._own(image)
         self.show(
             "image.html",
             heading=f"Image {name}",
             image=image,
             row=row,
-            link=try_link(self.hub_auth.hub_prefix, name, row.slug),
+            link=view.try_link(self.hub_auth.hub_prefix, name, row.slug),
             nodes=sorted(each.node for each in held if each.is_there and each.node in fresh),
             keeps_copies=site.keeps_copies,
             users=sorted(set(site.users.get(name, ()))) if self.sees_all else [],
@@ -67,14 +67,13 @@ class RetireHandler(ImagesPage):
         if not self.confirmed:
             site = await self.service.site()
             users = sorted(set(site.users.get(name, ())))
-            told = f"{len(users)} users whose sessions have it read this on their page and in JupyterLab: "
+            whom = "1 user whose session has" if len(users) == 1 else f"{len(users)} users whose sessions have"
             points = [
                 f"From {view.day_of(date)} on (UTC), nobody can start a session with {name}.",
                 "Sessions that run keep it until they end.",
-                f"{told if len(users) != 1 else told.replace('1 users whose sessions have', '1 user whose session has')}"
-                f"“{reason}”"
+                f"{whom} it will read on their page and in JupyterLab: “{reason}”"
                 if users
-                else f"No session has it now. Reason: “{reason}”",
+                else "No session has it now.",
             ]
             self.confirm(f"Retire {name}?", points, "Retire it", back=back, danger=True)
             return

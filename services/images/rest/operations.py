@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from carme_hub.domain.images.scopes import MANAGE, NODES, OFFER, READ, READ_ALL
 from carme_hub.services.fields import Error
 from carme_hub.services.images.rest import models as m
 from carme_hub.services.images.rest import read, write
-from carme_hub.services.images.scopes import MANAGE, NODES, OFFER, READ, READ_ALL
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.rest import ROOT, Call, RestHandler, Route, url_handlers
 
@@ -36,9 +36,7 @@ def _of_image(method: str, part: str, summary: str, scopes: tuple[str, ...], **m
 
 ROUTES: tuple[Route, ...] = (
     Route(_op("GET", "images", "Images by name", _READ, m.ImagesOut, query=m.ImagesQuery), read.images),
-    Route(
-        _of_image("PUT", "/retirement", "Offer it no more from a date on", (MANAGE,), body=m.RetireIn), write.retire
-    ),
+    Route(_of_image("PUT", "/retirement", "Offer it no more from a date on", (MANAGE,), body=m.RetireIn), write.retire),
     Route(_of_image("DELETE", "/retirement", "Offer it again, without a date", (MANAGE,)), write.keep),
     Route(_of_image("PUT", "/offers", "Offer it to somebody", _OFFER, body=m.OfferIn), write.offer),
     Route(_of_image("DELETE", "/offers", "Take an offer back", _OFFER, query=m.OfferQuery), write.take_back),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlencode
-
 from carme_hub.domain.images.offers import CatalogueImage
-from carme_hub.images.offered import by_digest
+from carme_hub.domain.images.scopes import MANAGE, READ_ALL
 from carme_hub.services.images.application import acts, board, view
 from carme_hub.services.images.application.fit import profiles_for, try_in
 from carme_hub.services.images.rest import models
-from carme_hub.services.images.scopes import MANAGE, READ_ALL
 from carme_hub.services.rest import Call
 from carme_hub.store.threads import in_store_thread
 
@@ -23,7 +20,7 @@ async def images(call: Call) -> models.ImagesOut:
         list(site.view.images.values()), visitor.name, visitor.groups, everything=everything, now=site.now
     )
     found, count, page = view.page_of(seen, query.q, query.page)
-    shown = [image_out(each, site, call.handler.hub_auth.hub_prefix, users=everything) for each in found]
+    shown = [image_out(each, site, call, everything=everything) for each in found]
     return models.ImagesOut(page=page, count=count, images=shown)
 
 
@@ -35,11 +32,12 @@ async def image(call: Call) -> models.ImageOut:
 async def shown_image(call: Call, image: CatalogueImage) -> models.ImageOut:
     """Return an image as the visitor sees it."""
     everything = call.handler.has_scope(READ_ALL, MANAGE)
-    return image_out(image, await call.service.site(), call.handler.hub_auth.hub_prefix, users=everything)
+    return image_out(image, await call.service.site(), call, everything=everything)
 
 
-def image_out(image: CatalogueImage, site: view.Site, hub_prefix: str, *, users: bool) -> models.ImageOut:
-    """Return an image for programs; ``users``: with the names of those whose sessions have it."""
+def image_out(image: CatalogueImage, site: view.Site, call: Call, *, everything: bool) -> models.ImageOut:
+    """Return an image for programs; ``everything``: with what concerns other people only."""
+    visitor, users = call.visitor, everything
     fits, found = profiles_for(image, site.profiles, site.drivers), site.fetching(image)
     contents, retirement = image.contents, image.retirement
     names = ("python", "cuda", "torch", "jupyterlab", "jupyterhub")
@@ -62,7 +60,7 @@ def image_out(image: CatalogueImage, site: view.Site, hub_prefix: str, *, users:
         inside=models.InsideOut(**{name: getattr(contents, name) for name in names}),
         offers=[
             models.OfferOut(to=each.to.value, name=each.name, by=each.by, at=int(each.at))
-            for each in view.offers_of(image)
+            for each in view.offers_shown(image, visitor.name, visitor.groups, everything=everything)
         ],
         retirement=models.RetirementOut(
             date=int(retirement.date),
@@ -83,21 +81,14 @@ def image_out(image: CatalogueImage, site: view.Site, hub_prefix: str, *, users:
         else None,
         fits=[models.FitOut(profile=each.profile.slug, fits=each.fit.fits, why=each.fit.why) for each in fits],
         gone=bool(image.gone),
-        try_it=try_link(hub_prefix, image.name, try_in(fits)),
+        try_it=view.try_link(call.handler.hub_auth.hub_prefix, image.name, try_in(fits)),
     )
-
-
-def try_link(hub_prefix: str, image: str, slug: str) -> str:
-    """Return the address of the form with an image filled in; it starts nothing."""
-    options = {**({"opt-profile": slug} if slug else {}), "opt-image": image}
-    return f"{quote(hub_prefix)}spawn?{urlencode(options)}"
 
 
 async def nodes(call: Call) -> models.NodesOut:
     """Return the board of nodes."""
     names, held, about, wanted = await board.read(call.service)
     catalogue = {each.digest: each.name for each in await in_store_thread(call.service.images.images) if each.digest}
-    copies = {node: [each for some in by_digest(found).values() for each in some] for node, found in held.items()}
     return models.NodesOut(
         nodes=[
             models.NodeOut(
@@ -114,7 +105,7 @@ async def nodes(call: Call) -> models.NodesOut:
                         size_bytes=each.size,
                         problem=each.problem,
                     )
-                    for each in copies.get(node, ())
+                    for each in held.get(node, ())
                 ],
                 wanted=wanted.get(node, []),
             )
