@@ -35,7 +35,7 @@ from carme_hub.spawners.companions.script import render_batch_job, render_compan
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.hub.images import image_and_site
+from carme_hub.spawners.hub.images.of_sessions import image_and_site
 from carme_hub.spawners.hub.shared import HubContext
 
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.

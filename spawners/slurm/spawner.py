@@ -31,7 +31,7 @@ from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import install_handlers
-from carme_hub.spawners.hub.images import form_images, image_and_site
+from carme_hub.spawners.hub.images.of_sessions import form_images, image_and_site
 from carme_hub.spawners.hub.monitoring.start_outcome import observed_start
 from carme_hub.spawners.hub.proxy_routes import add_route
 from carme_hub.spawners.hub.shared import HubContext, shared

@@ -1,4 +1,4 @@
-"""The images service without a hub and Slurm: its real web server and database; logins, nodes and the hub are forged."""
+"""The images service without a hub and Slurm: its real web server and database; the rest is forged."""
 
 from __future__ import annotations
 

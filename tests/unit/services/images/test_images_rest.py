@@ -51,18 +51,22 @@ async def test_an_image_says_what_is_inside_and_what_it_fits(site: Site) -> None
         "jupyterlab": "4.4.1",
         "jupyterhub": "",
     }
-    assert torch["digest"] == DIGEST and torch["size_bytes"] == 3 * GIB and torch["added_by"] == "ada"
+    assert torch["digest"] == DIGEST
+    assert torch["size_bytes"] == 3 * GIB
+    assert torch["added_by"] == "ada"
     assert [(each["profile"], each["fits"]) for each in torch["fits"]] == [("cpu", True), ("a100", True)]
     new = {each["profile"]: each for each in (await site.images("root"))["new"]["fits"]}
     assert new["a100"]["fits"] is False
     assert new["a100"]["why"] == "CUDA 13.0 needs driver 580.65.06 or later; a100 has 550.54.15."
-    assert new["b200"]["fits"] is None and "that of b200 is not known" in new["b200"]["why"]
+    assert new["b200"]["fits"] is None
+    assert "that of b200 is not known" in new["b200"]["why"]
 
 
 async def test_an_image_without_a_digest_works_with_what_is_missing_as_unknown(site: Site) -> None:
     base = (await site.images("alice"))["base"]
     assert (base["digest"], base["size_bytes"], base["start_seconds"], base["fetch"]) == ("", 0, None, None)
-    assert base["description"] == "The usual one" and not any(base["inside"].values())
+    assert base["description"] == "The usual one"
+    assert not any(base["inside"].values())
     assert base["try_it"] == "/hub/spawn?opt-profile=cpu&opt-image=base"
 
 
@@ -70,10 +74,12 @@ async def test_an_offer_to_a_group_reaches_its_members_until_it_is_taken_back(si
     offer = {"to": "group", "name": "course"}
     assert (await site.rest("root", "PUT", "images/torch/offers", offer)).code == 200
     assert (await site.rest("root", "PUT", "images/torch/offers", offer)).code == 200, "again changes nothing"
-    assert "torch" in await site.images("alice") and "torch" not in await site.images("bob")
+    assert "torch" in await site.images("alice")
+    assert "torch" not in await site.images("bob")
     assert [each["name"] for each in (await site.images("alice"))["torch"]["offers"]] == ["course"]
     back = await site.rest("root", "DELETE", "images/torch/offers?to=group&name=course")
-    assert back.code == 200 and "torch" not in await site.images("alice")
+    assert back.code == 200
+    assert "torch" not in await site.images("alice")
     assert (await site.rest("root", "DELETE", "images/torch/offers?to=group&name=course")).code == 404
 
 
@@ -95,7 +101,8 @@ async def test_an_owner_offers_an_image_to_their_own_groups_only(site: Site) -> 
 
 async def test_a_listed_image_needs_no_offer_and_bad_requests_say_what_to_do(site: Site) -> None:
     answer = await site.rest("root", "PUT", "images/base/offers", {"to": "everybody"})
-    assert answer.code == 409 and "Everybody is offered base" in message(answer)
+    assert answer.code == 409
+    assert "Everybody is offered base" in message(answer)
     assert (await site.rest("root", "PUT", "images/torch/offers", {"to": "group"})).code == 409
     assert (await site.rest("root", "PUT", "images/torch/offers", {"to": "friends", "name": "x"})).code == 400
     assert (await site.rest("root", "PUT", "images/nosuch/offers", {"to": "everybody"})).code == 404
@@ -109,14 +116,17 @@ async def test_a_retired_image_is_told_of_once_and_offered_no_more_after_its_dat
     site.session(1, "alice", "base")
     body = {"date": int(site.now + 86400), "reason": "Use torch-2027."}
     answer = await site.rest("root", "PUT", "images/base/retirement", body)
-    assert answer.code == 200 and json.loads(answer.body)["retirement"]["told"] == int(site.now)
+    assert answer.code == 200
+    assert json.loads(answer.body)["retirement"]["told"] == int(site.now)
     [sent] = site.hub.messages
-    assert (sent["to"], sent["name"]) == ("image", "base") and "Use torch-2027." in sent["text"]
+    assert (sent["to"], sent["name"]) == ("image", "base")
+    assert "Use torch-2027." in sent["text"]
     await site.service.keeper.tell_of_retirements()
     assert len(site.hub.messages) == 1
     assert "base" in await site.images("alice")
     site.now += 2 * 86400
-    assert "base" not in await site.images("alice") and "base" in await site.images("operator")
+    assert "base" not in await site.images("alice")
+    assert "base" in await site.images("operator")
     assert (await site.rest("root", "DELETE", "images/base/retirement")).code == 200
     assert "base" in await site.images("alice")
     assert (await site.rest("root", "DELETE", "images/base/retirement")).code == 404
@@ -127,7 +137,8 @@ async def test_users_are_told_later_where_the_hub_does_not_answer(site: Site) ->
     site.hub.fails = [ConnectionRefusedError(), HTTPClientError(503)]
     body = {"date": int(site.now), "reason": "old"}
     answer = await site.rest("root", "PUT", "images/base/retirement", body)
-    assert answer.code == 200 and json.loads(answer.body)["retirement"]["told"] == 0
+    assert answer.code == 200
+    assert json.loads(answer.body)["retirement"]["told"] == 0
     await site.service.keeper.tell_of_retirements()
     assert not site.hub.messages
     await site.service.keeper.tell_of_retirements()
@@ -158,7 +169,7 @@ async def test_two_hundred_images_are_listed_quickly_and_found_by_words(site: Si
     listed = time.monotonic() - began
     assert (found["count"], len(found["images"]), found["page"]) == (203, 50, 1)
     assert set(await site.images("root", "?q=torch%202.77.0")) == {"many-077"}
-    assert looked < 10 and listed < 5, (looked, listed)  # benchmarks have the figures; this finds what is quadratic
+    assert max(looked / 2, listed) < 5, (looked, listed)  # benchmarks have the figures; this finds what is quadratic
 
 
 async def test_slurm_that_does_not_answer_makes_fits_unknown_and_hides_nothing(
