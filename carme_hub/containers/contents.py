@@ -18,7 +18,7 @@ from carme_hub.domain.images.contents import Contents, cuda_of_torch, merged, ve
 #: Environments of Python in the order in which a session's PATH has them.
 _PREFIXES = ("opt/venv", "opt/conda", "usr/local", "usr")
 _SITE = ("site-packages", "dist-packages")
-_MOST_BYTES, _MOST_NAMES = 1 << 16, 5000
+_MOST_BYTES, _MOST_NAMES, _MOST_LINKS = 1 << 16, 5000, 40
 _PYTHON = re.compile(r"python(3\.\d{1,3})")
 _CONDA_PYTHON = re.compile(r"python-(3\.\d{1,3}\.\d{1,3})-")
 _CONDA_CUDA = re.compile(r"(?:cuda-cudart|cudatoolkit)-(\d{1,3}\.\d{1,3}(?:\.\d{1,5})?)-")
@@ -45,9 +45,8 @@ class _Look:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder of the image; [] where there is none."""
-        path = self._inside(folder)
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(self._inside(folder)) as entries:
                 return sorted(each.name for each, _ in zip(entries, range(_MOST_NAMES), strict=False))
         except (OSError, ValueError):
             return []
@@ -64,17 +63,30 @@ class _Look:
             return ""
 
     def _inside(self, path: str) -> str:
-        """Return where a path of the image leads, with absolute links taken as the image's own."""
-        found = self._root
-        for part in path.split("/"):
-            found = os.path.join(found, part)  # noqa: PTH118  names may be no UTF-8
-            if os.path.islink(found):  # noqa: PTH114
-                target = os.readlink(found)  # noqa: PTH115
-                base = self._root if target.startswith("/") else os.path.dirname(found)  # noqa: PTH120
-                found = os.path.realpath(os.path.join(base, target.lstrip("/")))  # noqa: PTH118
-            if found != self._root and not found.startswith(self._root + os.sep):
-                raise ValueError(f"{path} leads out of the image")
-        return found
+        """Return where a path of the image leads, as in the image: ``/`` and ``..`` of links stay within it.
+
+        Raises:
+            ValueError: there are too many links.
+        """
+        done: list[str] = []
+        ahead, links = path.split("/")[::-1], 0
+        while ahead:
+            part = ahead.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                done = done[:-1]
+                continue
+            found = os.path.join(self._root, *done, part)  # noqa: PTH118  names may be no UTF-8
+            if not os.path.islink(found):  # noqa: PTH114
+                done.append(part)
+                continue
+            if (links := links + 1) > _MOST_LINKS:
+                raise ValueError(f"{path} has too many links")
+            target = os.readlink(found)  # noqa: PTH115
+            done = [] if target.startswith("/") else done
+            ahead += target.split("/")[::-1]
+        return os.path.join(self._root, *done)  # noqa: PTH118
 
     def sites(self, prefix: str) -> Iterator[str]:
         """Yield the folders with the packages of one environment."""
