@@ -67,7 +67,6 @@ RUN = {
     "quotas anomalies": {0},
     "quotas export": {0},
     "nodes install-check": {0},
-    "nodes install-images": {0},
     "upgrade": {0, 1, 3},
     "support-bundle": {0},
 }
@@ -169,11 +168,7 @@ def test_the_commands_by_role_that_need_nothing_real_do_what_they_say(site: Comm
         for place, word in enumerate(rest):
             rest[place] = newest if word.startswith("/mnt/backups/") else places.get(word, word)
         rest = [word.replace("/mnt/backups", str(site.folder / "backups")) for word in rest]
-        given = (
-            []
-            if "--config" in rest or name in ("convert", "nodes install-check", "nodes install-images")
-            else ["--config", str(site.file)]
-        )
+        given = [] if "--config" in rest or name in ("convert", "nodes install-check") else ["--config", str(site.file)]
         if name == "restore":
             given.append("--yes")  # there is no terminal to ask on
         if name == "backup":
