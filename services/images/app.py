@@ -106,7 +106,8 @@ class ImagesService(CarmeService):
 
     def _listed(self) -> list[Mapping[str, Any]]:
         said = self.config.SlurmContainerSpawner.get("images", [])
-        return [each for each in said if isinstance(each, Mapping) and {"name", "path"} <= set(each)]
+        entries = said if isinstance(said, list) else []
+        return [each for each in entries if isinstance(each, Mapping) and {"name", "path"} <= set(each)]
 
     def profiles(self) -> tuple[Profile, ...]:
         """Return the site's profiles, () if the settings do not list them for all users."""

@@ -63,10 +63,10 @@ async def image_and_site(hub: HubContext, spawner: Any, owner: Owner, name: str)
     image = next((each for each in spawner.site_images() if each.name == name), None)
     view = await hub.images.view() if hub.images is not None else ImageView()
     known = view.images.get(name)
-    if image is None and known is not None and hub.images is not None:
+    if image is None and known is not None and not known.gone:
+        # Not whether it is retired: the choice was checked, and a companion belongs to a session that keeps the image.
         groups = [group.name for group in spawner.user.groups]
-        if name in hub.images.offered(view, spawner.user.name, groups):
-            image = _as_image(known)
+        image = _as_image(known) if known.is_for(spawner.user.name, groups) else None
     if image is None:
         raise ContainerError(f"The image {name} is no longer offered.")
     if known is None or hub.images is None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,11 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
 from carme_hub.domain.images.start_times import Held
 from carme_hub.domain.sessions.session import Request, Session, SessionState
-from carme_hub.errors import StoreError
+from carme_hub.errors import ContainerError, StoreError
 from carme_hub.images.offered import OfferedImages, local_path
 from carme_hub.images.settings import CarmeImages
 from carme_hub.images.starts import ImageStarts
+from carme_hub.spawners.hub.images import of_sessions
 from carme_hub.spawners.hub.images.of_sessions import placed
 from carme_hub.spawners.job_script import Site
 from carme_hub.store.engine import make_engine, migrate
@@ -143,3 +146,32 @@ def test_only_the_newest_starts_of_an_image_are_kept(hub: Hub) -> None:
         hub.store.add_start(f"s{number}", "torch", float(number), float(number))
     assert hub.store.starts(["torch"])["torch"] == [float(number) for number in range(39, 9, -1)]
     assert hub.store.starts(["other"]) == {}
+
+
+async def test_a_session_gets_what_its_user_is_offered_and_keeps_it_when_it_is_retired(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.store.put([TORCH], 1.0)
+    hub.store.offer("torch", Offer(To.GROUP, "course", "root", 1.0))
+    hub.store.retire("torch", Retirement(500.0, "old", "root", 1.0))
+    monkeypatch.setattr(of_sessions, "site_for", lambda *_: Site(Bubblewrap()))
+    user = SimpleNamespace(name="alice", groups=[SimpleNamespace(name="course")])
+    spawner: Any = SimpleNamespace(user=user, site_images=lambda: (Image("base", "/x"),))
+    context: Any = SimpleNamespace(images=hub.images)
+    image, _ = await of_sessions.image_and_site(context, spawner, None, "torch")  # type: ignore[arg-type]
+    assert image.path.startswith("/local/sha256-1")
+    assert (await of_sessions.form_images(context, spawner, ["course"], 1000.0)).images == {"base": ""}
+    user.groups.clear()
+    for name in ("torch", "nosuch"):
+        with pytest.raises(ContainerError, match=f"image {name} is no longer offered"):
+            await of_sessions.image_and_site(context, spawner, None, name)  # type: ignore[arg-type]
+
+
+async def test_the_form_has_the_administrators_list_first_and_the_date_of_what_is_retired_soon(hub: Hub) -> None:
+    hub.store.put([TORCH, CatalogueImage("base", "/x", listed=True)], 1.0)
+    hub.store.offer("torch", Offer(To.EVERYBODY, "", "root", 1.0))
+    hub.store.retire("base", Retirement(90_000.0, "old", "root", 1.0))
+    spawner: Any = SimpleNamespace(user=SimpleNamespace(name="bob"), site_images=lambda: (Image("base", "/x"),))
+    found = await of_sessions.form_images(SimpleNamespace(images=hub.images), spawner, [], 1000.0)  # type: ignore[arg-type]
+    assert list(found.images) == ["base", "torch"]
+    assert found.images["base"].startswith("not offered from ")
