@@ -1,4 +1,4 @@
-"""The page *Images*: what is inside an image, found by words, tried in the form, and retired with a question before it."""
+"""The page *Images*: what is inside, found by words, tried in the form, and retired with a question before it."""
 
 from __future__ import annotations
 

@@ -172,6 +172,7 @@ async def test_the_form_has_the_administrators_list_first_and_the_date_of_what_i
     hub.store.offer("torch", Offer(To.EVERYBODY, "", "root", 1.0))
     hub.store.retire("base", Retirement(90_000.0, "old", "root", 1.0))
     spawner: Any = SimpleNamespace(user=SimpleNamespace(name="bob"), site_images=lambda: (Image("base", "/x"),))
-    found = await of_sessions.form_images(SimpleNamespace(images=hub.images), spawner, [], 1000.0)  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(images=hub.images)
+    found = await of_sessions.form_images(context, spawner, [], 1000.0)
     assert list(found.images) == ["base", "torch"]
     assert found.images["base"].startswith("not offered from ")
