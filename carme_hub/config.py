@@ -18,7 +18,9 @@ from jupyterhub import orm
 from traitlets.config import Config, LazyConfigValue
 
 from carme_hub.auth.secret_files import exposure, read_secret
+from carme_hub.domain.activity import scopes as activity_scopes
 from carme_hub.domain.administration import scopes as console
+from carme_hub.domain.images import scopes as images_scopes
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.logs import write_json
@@ -156,32 +158,6 @@ RESERVATION_SERVICE_ROLE: dict[str, Any] = {
     "services": [RESERVATIONS],
 }
 
-#: The name of the service that keeps what jobs use, and its address below ``/services/``.
-ACTIVITY = "activity"
-#: The scopes that the activity service checks, besides access to the service itself.
-ACTIVITY_SCOPES: dict[str, dict[str, Any]] = {
-    "custom:carme:activity:read": {"description": "See what one's own sessions use: GPUs, CPUs, memory"},
-    "custom:carme:activity:read:all": {
-        "description": "See what everybody's sessions use",
-        "subscopes": ["custom:carme:activity:read"],
-    },
-    "custom:carme:activity:unused": {"description": "See what every account had and did not use"},
-}
-ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
-    {
-        "name": "activity-admin",
-        "description": "Sees what every account had and did not use",
-        "scopes": ["custom:carme:activity:unused"],
-        "groups": [ROLE_GROUP + "admin"],
-    },
-    {
-        "name": "activity-reader",
-        "description": "Sees what everybody's sessions use",
-        "scopes": ["custom:carme:activity:read:all"],
-        "groups": [ROLE_GROUP + "admin", ROLE_GROUP + "operator"],
-    },
-)
-
 #: The scopes of the hub's REST for a user's own jobs (spawners/handlers/jobs/rest.py). A server's token has neither.
 JOB_SCOPES: dict[str, dict[str, Any]] = {
     "custom:carme:jobs:read": {"description": "See one's own jobs in Slurm and their output"},
@@ -203,6 +179,7 @@ def configure(
     quotas: bool = False,
     reservations: bool = False,
     activity: bool = False,
+    images: bool = False,
     json_logs: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
@@ -217,6 +194,7 @@ def configure(
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
             no ledger; where there is one, it pays for bookings.
         activity: measure what jobs use, and run the service that keeps it.
+        images: keep a catalogue of container images, offer those of ``CarmeImages.stores``, and run its service.
         json_logs: write the logs of the hub and its services as JSON, one object a line.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
@@ -270,6 +248,8 @@ def configure(
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if activity and not slurm:
         raise ConfigError("configure: activity=True needs Slurm, whose jobs are measured; remove slurm=False")
+    if images and not slurm:
+        raise ConfigError("configure: images=True needs Slurm, on whose nodes the images are; remove slurm=False")
     if slurm and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
@@ -279,12 +259,14 @@ def configure(
         _add_reservations(c, config_file)
     if activity:
         _add_activity(c, config_file)
+    if images:
+        _add_images(c, config_file)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
-    of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (ACTIVITY_ROLES, activity))
-    parts = (*of_services, (console.ROLES, slurm))
+    of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (activity_scopes.ROLES, activity))
+    parts = (*of_services, (images_scopes.ROLES, images), (console.ROLES, slurm))
     for ours in (*ROLES, *(role for roles, has in parts if has for role in roles)):
         role = theirs.get(ours["name"])
         if role is None:
@@ -313,8 +295,17 @@ def _add_reservations(c: Config, config_file: str) -> None:
 def _add_activity(c: Config, config_file: str) -> None:
     """Have jobs measured, and let the hub run the service that keeps what they use."""
     _fill(c, "CarmeActivity", {"enabled": True})
-    _add_service(c, config_file, ACTIVITY, c.CarmeActivity.get("port", 10104), ACTIVITY_SCOPES, None)
-    _let_users(c, "custom:carme:activity:read", f"access:services!service={ACTIVITY}")
+    name, scopes = activity_scopes.SERVICE, activity_scopes.SCOPES
+    _add_service(c, config_file, name, c.CarmeActivity.get("port", 10104), scopes, None)
+    _let_users(c, "custom:carme:activity:read", f"access:services!service={name}")
+
+
+def _add_images(c: Config, config_file: str) -> None:
+    """Keep the catalogue of images, and let the hub run its service."""
+    _fill(c, "CarmeImages", {"enabled": True})
+    name, scopes, role = images_scopes.SERVICE, images_scopes.SCOPES, images_scopes.SERVICE_ROLE
+    _add_service(c, config_file, name, c.CarmeImages.get("port", 10105), scopes, role)
+    _let_users(c, images_scopes.OFFER, f"access:services!service={name}")
 
 
 def _add_service(

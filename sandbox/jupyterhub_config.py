@@ -20,19 +20,23 @@ facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 c.CarmeActivity.port = facts["ports"]["activity"]
+c.CarmeImages.port = facts["ports"]["images"]
 switches: dict[str, Any] = {
     "quotas": True,
     "reservations": True,
     "activity": True,
+    "images": True,
     "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
 }
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
         "CARME_SANDBOX_HUB",
+        "CARME_SANDBOX_IMAGES",
         "CARME_SANDBOX_JSON_LOGS",
         "CARME_SANDBOX_KEEP",
         "CARME_SANDBOX_LOOK",
+        "CARME_SANDBOX_NODE_IMAGES",
         "CARME_SANDBOX_NO_SHOW",
         "CARME_SANDBOX_SAMPLES",
     )
@@ -74,6 +78,11 @@ c.CarmeReservations.licenses = {"a100": "gpu_a100", "h100": "gpu_h100"}  # where
 # -- what jobs use: the virtual GPUs have a driver whose numbers are forged (carme-hub sandbox gpu) -------------------
 c.CarmeActivity.nvml_library = facts["nvml_library"]
 c.CarmeActivity.interval = float(os.environ.get("CARME_SANDBOX_SAMPLES", "10"))
+
+# -- images beside those of the list, where a test has a store ---------------------------------------------------------
+c.CarmeImages.stores = os.environ.get("CARME_SANDBOX_IMAGES", "").split()
+c.CarmeImages.node_store = os.environ.get("CARME_SANDBOX_NODE_IMAGES", "")
+c.CarmeImages.interval = 5
 
 # -- who may log in -------------------------------------------------------------------------------------------------
 c.CarmeAuthenticator.authenticator_class = facts["login"]

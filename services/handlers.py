@@ -36,7 +36,7 @@ class Visitor:
         self.actor = self.name if self.is_user else f"{self.kind}:{self.name}"
         self.scopes = frozenset(model.get("scopes", ()))
         groups = [str(group) for group in model.get("groups") or ()] if self.is_user else []
-        self.accounts = accounts_in(groups)
+        self.groups, self.accounts = tuple(groups), accounts_in(groups)
         self.person = person_in(self.actor, groups, admin=self.is_user and bool(model.get("admin")))
 
     @property

@@ -19,13 +19,22 @@ async def ask_hub(
     path: str, query: Mapping[str, object], *, accept: str = "application/json", timeout: float = 20.0
 ) -> dict[str, Any]:
     """Return the hub's JSON answer to a GET; raise for an error status and when the hub does not answer."""
-    url = f"{url_path_join(os.environ['JUPYTERHUB_API_URL'], path)}?{urlencode(query)}"
-    headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", "Accept": accept}
+    return await _send(f"{path}?{urlencode(query)}", timeout, headers={"Accept": accept})
+
+
+async def tell_hub(path: str, body: Mapping[str, Any], *, timeout: float = 20.0) -> dict[str, Any]:
+    """Return the hub's JSON answer to a POST; raises as ``ask_hub`` does."""
+    headers = {"Content-Type": "application/json"}
+    return await _send(path, timeout, method="POST", body=json.dumps(body), headers=headers)
+
+
+async def _send(path: str, timeout: float, *, headers: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    sent = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", **headers}
     if "request" in log_fields():
-        headers[REQUEST_ID] = log_fields()["request"]
-    request = HTTPRequest(
-        url, headers=headers, ssl_options=_client_tls(), connect_timeout=timeout, request_timeout=timeout
-    )
+        sent[REQUEST_ID] = log_fields()["request"]
+    times: dict[str, Any] = {"connect_timeout": timeout, "request_timeout": timeout}
+    url = url_path_join(os.environ["JUPYTERHUB_API_URL"], path)
+    request = HTTPRequest(url, headers=sent, ssl_options=_client_tls(), **times, **more)
     answer = await AsyncHTTPClient(force_instance=True).fetch(request)
     return dict(json.loads(answer.body))
 

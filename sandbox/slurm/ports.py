@@ -24,6 +24,7 @@ DEFAULT_PORTS = {
     "quotas": 10102,
     "reservations": 10103,
     "activity": 10104,
+    "images": 10105,
 }
 
 
@@ -38,8 +39,8 @@ class Ports:
 
     @classmethod
     def block(cls, first: int) -> Ports:
-        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 9``, the nodes' follow at 10."""
-        return cls(first, first + 1, first + 2, first + 10)
+        """Return the ports of a block: the hub's begin at ``first + 4``, those of the nodes at ``first + 14``."""
+        return cls(first, first + 1, first + 2, first + 14)
 
     @property
     def hub(self) -> dict[str, int]:

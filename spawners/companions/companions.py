@@ -16,8 +16,6 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from carme_hub.containers.images import pinned
-from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.companions import (
@@ -37,7 +35,7 @@ from carme_hub.spawners.companions.script import render_batch_job, render_compan
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.hub.reporting import site_for
+from carme_hub.spawners.hub.images.of_sessions import image_and_site
 from carme_hub.spawners.hub.shared import HubContext
 
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
@@ -343,13 +341,9 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
 async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mapping[str, str] = NO_FILES) -> None:
     """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     request = session.request
-    offered = next((i for i in spawner.site_images() if i.name == request.image), None)
     try:
-        if offered is None:
-            raise ContainerError(f"The image {request.image} is no longer offered.")
-        image: Image = await asyncio.to_thread(pinned, offered, request.image_digest)
         owner = spawner.owner()
-        site = site_for(hub, spawner, owner)
+        image, site = await image_and_site(hub, spawner, owner, request.image, request.image_digest)
         if request.batch:
             spec = render_batch_job(session.id, owner, request, image, site, files, session.parent)
         else:

@@ -141,7 +141,8 @@ async def send_message(
     """Send a message.
 
     Args:
-        db: the hub's own database. to: a value of ``Audience``. name: of the user, node or group. ends: 0 = usual.
+        db: the hub's own database. to: a value of ``Audience``. name: of the user, node, group or image.
+        ends: 0 = usual.
 
     Raises:
         BadAct: a value cannot be used. SlurmUnreachable: it is not known who is on the node.
@@ -170,6 +171,8 @@ async def _recipients(hub: HubContext, db: Any, audience: Audience, name: str) -
         if group is None:
             raise BadAct(f"There is no group {name[:64]} in this hub.", "name")
         return [user.name for user in group.users]
+    if audience is Audience.IMAGE:
+        return sorted({each.user for each in hub.registry.open_sessions() if each.request.image == name})
     return (await who_is_on(hub, name)).users
 
 

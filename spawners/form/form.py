@@ -25,6 +25,7 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration, times_to_choose
+from carme_hub.spawners.form.image_starts import OfferedStarts, image_lines
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
 from carme_hub.spawners.form.slots import Bookings, reservation_choices, split_booking
@@ -49,6 +50,7 @@ class Offer:
         curves: this user's scaling curves, the newest first.
         makes_folders: whether a missing working folder can be made.
         stopped: returns why nothing like a request can be started now, "" = it can; None = nothing ever stops it.
+        starts: how sessions start by image; None = that is not known here.
     """
 
     profiles: tuple[Profile, ...]
@@ -64,6 +66,7 @@ class Offer:
     curves: tuple[ScalingCurve, ...] = ()
     makes_folders: bool = True
     stopped: Callable[[Request], str] | None = None
+    starts: OfferedStarts | None = None
 
     def choose(self, options: Mapping[str, object]) -> Request:
         """Return the request for these options.
@@ -267,9 +270,11 @@ def _prospect(
     usual, problems = offer.examine({"profile": profile.slug}) if request is None else (request, ())
     if usual is None:
         why = problems[0].message if offer.stopped is not None and problems else ""
-        return {"sentence": why, "state": "never" if why else "unknown", "expected": None, "suggestion": None}
+        state = "never" if why else "unknown"
+        return {"sentence": why, "state": state, "expected": None, "suggestion": None, "image": ""}
     more = {"virtual": offer.virtual, "suggest": suggest}
-    return prospect(offer.cluster, profile, usual, now, bookings=offer.bookings, **more)
+    image = offer.starts.sentence(offer.cluster, usual) if offer.starts is not None else ""
+    return {**prospect(offer.cluster, profile, usual, now, bookings=offer.bookings, **more), "image": image}
 
 
 def _gives(profile: Profile, virtual: bool) -> list[str]:
@@ -365,8 +370,7 @@ def _controls(
     number("cpus", "CPUs", profile.cpus, "")
     number("memory_gib", "Memory", profile.memory_gib, " GiB")
     if not any(o.name == "image" for o in profile.options):
-        images = [i for i in (profile.images or offer.images) if i in offer.images]
-        names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
+        names("image", "Image", image_lines(offer.images, offer.starts, offer.cluster, profile))
     mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
     names("account", "Account to charge", [(a, f"{a}: {offer.left[a].text}" if a in offer.left else a) for a in mine])
     names("reservation", "Reservation", reservation_choices(profile, offer.reservations, offer.bookings))

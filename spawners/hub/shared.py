@@ -30,6 +30,9 @@ from carme_hub.administration.administration import Administration
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError
+from carme_hub.images.offered import OfferedImages
+from carme_hub.images.settings import CarmeImages
+from carme_hub.images.starts import ImageStarts
 from carme_hub.sessions.associations import AssociationCache, associations_of_cluster
 from carme_hub.sessions.reconciler import SessionReconciler
 from carme_hub.sessions.registry import SessionRegistry
@@ -51,6 +54,8 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.idle import IdleStore
+from carme_hub.store.images.catalogue import ImageStore
+from carme_hub.store.images.nodes import NodeImageStore
 from carme_hub.store.runs import RunStore
 from carme_hub.store.scaling import CurveStore
 from carme_hub.store.secrets import shared_secret
@@ -97,8 +102,12 @@ class HubContext:
         self.finished_jobs: FinishedJobStore | None = None
         #: Ends idle sessions by the policy's rules; None where jobs are not measured.
         self.idle: IdleWatch | None = None
+        #: The images of the stores, and the nodes' copies; None without a catalogue.
+        self.images: OfferedImages | None = None
         #: What happened to idle sessions; None where jobs are not measured.
         self.idle_events: IdleStore | None = None
+        self._images = CarmeImages(config=config, log=logger)
+        self._image_starts: ImageStarts | None = None
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -145,6 +154,12 @@ class HubContext:
             self.idle = idle_watch(*parts, self.reconciler.cancel, self.spawner, self.log)
             self.idle_events = IdleStore(engine, self.settings.cluster)
             self.idle.start()
+        if self._images.enabled:
+            catalogue = ImageStore(engine, self.settings.cluster)
+            copies = NodeImageStore(engine, self.settings.cluster)
+            self.images = OfferedImages(self._images, catalogue, copies, self.log)
+            self._image_starts = ImageStarts(catalogue, lambda: self.watcher.latest, self.log)
+            self.registry.on_change(self._image_starts.changed)
         self.registry.on_change(self._notify_spawner)
         self.registry.on_change(SessionMetrics(lambda: self.watcher.latest).changed)
         self.watcher.start()
@@ -154,6 +169,8 @@ class HubContext:
         """End the background tasks; sessions continue."""
         if self.idle is not None:
             await self.idle.stop()
+        if self._image_starts is not None:
+            await self._image_starts.stop()
         await self.reconciler.stop()
         await self.watcher.stop()
         if self.slots is not None:

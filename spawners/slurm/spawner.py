@@ -21,7 +21,6 @@ from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import url_path_join
 from traitlets import default
 
-from carme_hub.containers.images import pinned
 from carme_hub.crash import crash_point
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.profile_choice import offered_profiles
@@ -33,9 +32,9 @@ from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import install_handlers
+from carme_hub.spawners.hub.images.of_sessions import form_images, image_and_site
 from carme_hub.spawners.hub.monitoring.start_outcome import observed_start
 from carme_hub.spawners.hub.proxy_routes import add_route
-from carme_hub.spawners.hub.reporting import site_for
 from carme_hub.spawners.hub.shared import HubContext, shared
 from carme_hub.spawners.hub.start_queue import StartInPieces, start_queue
 from carme_hub.spawners.hub.startup import start_with_hub
@@ -112,10 +111,12 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         # While associations are unknown, a profile for some accounts is offered to nobody.
         profiles = [p for p in await self.profiles() if known or not p.accounts]
         cluster, slots = await hub.cluster_cache.cluster(), hub.slots
+        found = await form_images(hub, self, groups, time.time())
         return Offer(
             profiles=offered_profiles(profiles, groups, accounts),
             accounts=accounts,
-            images={image.name: image.description for image in self.site_images()},
+            images=found.images,
+            starts=found.starts,
             cluster=cluster,
             virtual=self.virtual,
             stopped=hub.administration.why_not if hub.administration is not None else None,
@@ -196,8 +197,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         if request is None or progress is None:
             raise Refused("Choose a profile first.")
         await self._cancel_earlier_sessions(hub)
-        image = next(i for i in self.site_images() if i.name == request.image)
-        image = await asyncio.to_thread(pinned, image)  # the store may be on a file server
+        image, site = await image_and_site(hub, self, owner, request.image)
         request = replace(request, image_digest=image.digest)
         held = time.time()
         request = self._request = await hub.admit(self.user, self._session_id, request, progress.say, self.replaces)
@@ -222,7 +222,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             tls=self._tls,
         )
         try:
-            spec = render(session.id, owner, request, image, self.with_apps(server, owner), site_for(hub, self, owner))
+            spec = render(session.id, owner, request, image, self.with_apps(server, owner), site)
         except ContainerError as error:
             await hub.registry.close(session.id, str(error))
             await hub.release_hold(session.id)

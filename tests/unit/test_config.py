@@ -352,3 +352,23 @@ def token_scopes(spawner: Spawner, *role: str) -> list[str]:
     assert orm.User.find(db, "ada") is not None
     found: list[str] = asyncio.run(asked)
     return found
+
+
+def test_images_bring_their_service_scopes_and_roles(c: Config) -> None:
+    configure(c, images=True)
+    hub = JupyterHub(config=c)
+    (service,) = hub.services
+    assert (service["name"], service["url"]) == ("images", "https://127.0.0.1:10105")
+    assert service["command"][1:3] == ["-m", "carme_hub.services.images"]
+    assert {"custom:carme:images:offer", "access:services!service=images"} <= hub.extra_user_scopes
+    assert not {"custom:carme:images:manage", "custom:carme:images:nodes"} & hub.extra_user_scopes
+    assert c.CarmeImages.enabled is True
+    roles = {role["name"]: role for role in hub.load_roles}
+    assert roles["images-admin"]["groups"] == ["role:admin"]
+    assert roles["images-service"]["scopes"] == ["custom:carme:slurm:read", "custom:carme:console:message"]
+    assert not [role for role in hub.load_roles if "custom:carme:images:nodes" in role["scopes"]], "a site gives it"
+
+
+def test_images_need_slurm(c: Config) -> None:
+    with pytest.raises(ConfigError, match="needs Slurm"):
+        configure(c, slurm=False, images=True)

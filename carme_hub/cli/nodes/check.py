@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class InstallCheckApp(ConfiguredApp):
     async def work(self) -> int:
         """Write the files, and say what to do with them."""
         (name,) = positional_arguments(self, "FOLDER")
-        folder = await asyncio.to_thread(_write, Path(name))
+        folder = await asyncio.to_thread(write_programs, Path(name), FILES)
         if self.as_json:
             self.print_json({"folder": str(folder), "files": sorted(FILES)})
             return 0
@@ -88,10 +89,15 @@ class InstallCheckApp(ConfiguredApp):
         return 0
 
 
-def _write(folder: Path) -> Path:
+def write_programs(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write programs of ``carme_hub.node`` into a folder, and return its absolute path.
+
+    Args:
+        files: names of the programs, by the names of their files.
+    """
     folder = folder.absolute()
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for name, source in FILES.items():
+    for name, source in files.items():
         new = folder / f".{name}.new"
         new.write_text(program(source), encoding="utf-8")
         new.chmod(0o755)

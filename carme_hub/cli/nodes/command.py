@@ -22,4 +22,8 @@ class NodesApp(CommandGroup):
             "carme_hub.cli.nodes.check.InstallCheckApp",
             "Write the health check for compute nodes into a folder",
         ),
+        "install-images": (
+            "carme_hub.cli.nodes.install_images.InstallImagesApp",
+            "Write the program that keeps images on nodes into a folder",
+        ),
     }

@@ -33,6 +33,7 @@ class Audience(Enum):
     USER = "user"
     NODE = "node"
     GROUP = "group"
+    IMAGE = "image"
     EVERYBODY = "everybody"
 
 
@@ -41,7 +42,7 @@ class Message:
     """One message, announcement or maintenance. Times are UTC epoch seconds.
 
     Attributes:
-        target: for whom, as words: "user alice", "node n1", "group course", "everybody".
+        target: for whom, as words: "user alice", "node n1", "group course", "image base", "everybody".
         begins, ends: of an announcement, when it is shown; of a maintenance, when that is.
         mail: whether it is mailed too. withdrawn: when it was taken back, 0 = it was not.
         recipients, seen: how many users a message is for, and how many of them have seen it.

@@ -26,6 +26,9 @@ function showProspect(card, prospect) {
   const free = card.querySelector(".carme-free");
   free.dataset.state = prospect.state;
   setText(free.querySelector(".carme-sentence"), prospect.sentence);
+  const image = card.querySelector(".carme-image");
+  setText(image, prospect.image);
+  image.classList.toggle("d-none", !prospect.image);
   if (card !== chosen()) return;
   const suggestion = card.querySelector(".carme-suggestion");
   suggestion.classList.toggle("d-none", !prospect.suggestion);
@@ -197,9 +200,10 @@ function settle() {
     limitCounts(card);
     showCurves(card);
     showUnlisted(card);
-    const free = card.querySelector(".carme-free");
-    if (card === chosen()) free.setAttribute("aria-live", "polite");
-    else free.removeAttribute("aria-live");
+    for (const line of card.querySelectorAll(".carme-free, .carme-image")) {
+      if (card === chosen()) line.setAttribute("aria-live", "polite");
+      else line.removeAttribute("aria-live");
+    }
   }
 }
 

@@ -167,11 +167,12 @@ class MessageHandler(ActHandler):
         mails = hub.admission is not None or hub.slots is not None  # their services send mail
         to = (
             *((Audience.USER.value, "one user"), (Audience.NODE.value, "all on a node")),
-            *((Audience.GROUP.value, "a group"), (Audience.EVERYBODY.value, "everybody")),
+            *((Audience.GROUP.value, "a group"), (Audience.IMAGE.value, "all with an image")),
+            (Audience.EVERYBODY.value, "everybody"),
         )
         return [
             Field("to", "To", "select", choices=to, value=Audience.USER.value),
-            Field("name", "Name", hint="Of the user, the node or the group (of an account: account:NAME)."),
+            Field("name", "Name", hint="Of the user, the node, the image or the group (of an account: account:NAME)."),
             Field("text", "Text", "textarea", "Text only.", required=True, most=MOST_TEXT),
             Field("ends", "Until", "time", f"After that it is not shown any more. Empty: for a week. {_ZONE}"),
             *([Field("mail", "By mail too, where the hub sends mail", "check")] if mails else []),

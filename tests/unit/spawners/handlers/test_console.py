@@ -325,7 +325,8 @@ async def test_a_message_is_escaped_on_the_page_and_seen_once(hub: ForgedHub, si
         ("user", "stranger", "There is no user stranger in this hub."),
         ("group", "none", "There is no group none in this hub."),
         ("node", "n9", "There is nobody whom it would reach: node n9."),
-        ("world", "", "To is one of user, node, group, everybody."),
+        ("image", "nosuch", "There is nobody whom it would reach: image nosuch."),
+        ("world", "", "To is one of user, node, group, image, everybody."),
         ("user", "", "Name the user."),
     ],
 )

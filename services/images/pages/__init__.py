@@ -1,0 +1,1 @@
+"""Pages of images: the catalogue, one image, and the board of nodes."""

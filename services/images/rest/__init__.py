@@ -1,0 +1,1 @@
+"""REST of images, and where nodes say what they have."""

@@ -1,0 +1,1 @@
+"""Images of the stores in the form, and in jobs."""

@@ -1,0 +1,105 @@
+"""Images for sessions of this hub: the administrator's list, and what the stores offer a user beside it.
+
+Where the nodes keep copies (``CarmeImages.node_store``), a session's image is the node's copy, and the job says to the
+Prolog of its nodes which image that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from carme_hub.containers.images import pinned
+from carme_hub.containers.runtime import Image
+from carme_hub.domain.images.offers import CatalogueImage
+from carme_hub.errors import ContainerError
+from carme_hub.images.offered import ImageView, OfferedImages, local_path
+from carme_hub.images.settings import COMMENT
+from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.form.image_starts import OfferedStarts
+from carme_hub.spawners.hub.reporting import site_for
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.spawners.job_script import Owner, Site
+
+
+@dataclass(frozen=True, slots=True)
+class FormImages:
+    """What a user's form offers: descriptions by name, the default first, and how their sessions start."""
+
+    images: dict[str, str]
+    starts: OfferedStarts | None = None
+
+
+async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now: float) -> FormImages:
+    """Return the images of a user's form."""
+    listed = {image.name: image.description for image in spawner.site_images()}
+    if hub.images is None:
+        return FormImages(listed)
+    view, offered = await hub.images.view(), hub.images
+    retired = offered.retired(view)
+    more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
+    found = {name: text for name, text in {**more, **listed}.items() if name not in retired}
+    ordered = [name for name in (*listed, *more) if name in found]
+    starts = OfferedStarts(lambda name, nodes: offered.fetching(view, name, nodes), view.starts)
+    return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
+
+
+def _until(view: ImageView, name: str, description: str, now: float) -> str:
+    """Return a description with the date from which on the image is not offered."""
+    image = view.images.get(name)
+    if image is None or image.retirement is None:
+        return description
+    until = f"not offered from {clock(image.retirement.date, now)} on"
+    return f"{description} ({until})" if description else until
+
+
+async def image_and_site(
+    hub: HubContext, spawner: Any, owner: Owner, name: str, digest: str = ""
+) -> tuple[Image, Site]:
+    """Return an image, pinned, as nodes have it, and the settings of a container with it.
+
+    Args:
+        digest: of the image that it must be, for what belongs to an earlier session; "" = what the name stands for now.
+
+    Raises:
+        ContainerError: the image is not offered any more.
+    """
+    site = site_for(hub, spawner, owner)
+    image = next((each for each in spawner.site_images() if each.name == name), None)
+    view = await hub.images.view() if hub.images is not None else ImageView()
+    known = view.images.get(name)
+    if image is None and known is not None and not known.gone:
+        # Not whether it is retired: the choice was checked, and a companion belongs to a session that keeps the image.
+        groups = [group.name for group in spawner.user.groups]
+        image = _as_image(known) if known.is_for(spawner.user.name, groups) else None
+    if image is None:
+        raise ContainerError(f"The image {name} is no longer offered.")
+    image = await asyncio.to_thread(pinned, image, digest)  # the store may be on a file server
+    if known is None or hub.images is None:
+        return image, site
+    return placed(image, known, site, hub.images)
+
+
+def placed(image: Image, known: CatalogueImage, site: Site, offered: OfferedImages) -> tuple[Image, Site]:
+    """Return an image at its place on the nodes, and the site with what the Prolog must know."""
+    digest = image.digest or known.digest  # the name may have moved since the catalogue was read
+    path = local_path(replace(known, digest=digest), offered.settings.node_store)
+    if path == known.path:
+        return image, site
+    form = ".sqfs" if known.form == "sqfs" else ""
+    comment = " ".join(filter(None, (site.extra.get("comment", ""), f"{COMMENT}{digest}{form}")))
+    return replace(image, path=path), replace(site, extra={**site.extra, "comment": comment})
+
+
+def _as_image(known: CatalogueImage) -> Image:
+    # The forms are checked by the catalogue: only folders and SquashFS files are read from a store.
+    return Image(
+        name=known.name,
+        path=known.path,
+        format="sqfs" if known.form == "sqfs" else "dir",
+        description=known.description,
+        base="host" if known.base == "host" else "own",
+        provides=known.provides,
+    )

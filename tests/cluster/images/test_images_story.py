@@ -1,0 +1,125 @@
+"""An image's life on a real cluster: found, fetched to a node's disk, offered, started, measured, retired."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig.hub import Hub, wait_for
+from session_parts import SessionOnNode
+
+from carme_hub.node.images import copy
+
+API, PAGES = "/services/images/api/v1", "/services/images"
+PROGRAM = Path(copy.__file__).with_name("store.py")
+DIGEST = "sha256:" + "c" * 64
+
+
+class Site:
+    """A hub with a store, on nodes that keep copies; ada administers."""
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self.hub, self.store, self.local = hub, folder / "store", folder / "local"
+        self.ada, self.alice = hub.login("ada"), hub.login("alice")
+        self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
+
+    def rest(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the service as ada."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        answer = self.hub.request(method, f"{API}/{path}", json.dumps(body) if body is not None else None, headers)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def image(self, name: str) -> Any:
+        """Return one image as ada sees it."""
+        return self.rest("GET", f"images/{name}")
+
+    def line(self, image: str) -> str:
+        """Return what alice's form says of an image."""
+        path = f"/hub/api/carme/availability?profile=cpu&image={image}"
+        return str(self.alice.request_api("GET", path).body["profiles"]["cpu"]["image"])
+
+    def on_node(self, *words: str) -> str:
+        """Run the program of nodes, which on this one machine is the disk of all of them."""
+        config = self.store.parent / "node-images.conf"
+        config.write_text(f"[images]\nstores = {self.store}\ninto = {self.local}\nfree_percent = 1\n")
+        argv = [sys.executable, "-I", str(PROGRAM), *words, "--config", str(config)]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def describe(image: Path) -> None:
+    """Give an image a digest and the listing by which a copy is proved, as the store's own program does."""
+    found, size, files = hashlib.sha256(), 0, 0
+    for entry, _ in copy.walk(str(image)):
+        if entry[0] in copy.OWN_FILES:
+            continue
+        if entry[1] == "f":
+            size, files = size + entry[3], files + 1
+            entry.append(hashlib.sha256((image / entry[0]).read_bytes()).hexdigest())
+        found.update(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+    said = {"name": "torch", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
+    said |= {"listing": f"sha256:{found.hexdigest()}", "size_bytes": size, "files": files}
+    (image / "image.json").write_text(json.dumps(said))
+
+
+@pytest.fixture(scope="module")
+def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("images")
+    for above in (folder, *folder.parents[:3]):
+        if str(above).startswith("/tmp/pytest"):
+            above.chmod(0o755)
+    image = folder / "store" / "torch"
+    image.parent.mkdir(mode=0o755)
+    [listed] = [
+        each
+        for each in json.loads((demo_hub.demo.folder / "facts.json").read_text())["images"]
+        if each["name"] == "default"
+    ]
+    subprocess.run(["cp", "-a", listed["path"], str(image)], check=True)
+    describe(image)
+    local = str(folder / "local")
+    demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
+    found = Site(demo_hub, folder)
+    wait_for(lambda: "torch" in str(found.rest("GET", "images")), 60, "the catalogue")
+    yield found
+    demo_hub.stop_all()
+    demo_hub.restart()
+
+
+def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
+    torch = site.image("torch")
+    assert torch["inside"]["python"].startswith("3.")
+    assert torch["inside"]["jupyterlab"]
+    assert torch["fetch"]["there"] == 0
+    assert "torch" not in str(site.alice.get("/hub/spawn").body)
+
+    site.rest("PUT", "images/torch/offers", {"to": "user", "name": "alice"})
+    wait_for(lambda: "torch – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
+    assert site.line("torch") == "Image torch: has to be fetched first"
+
+    assert site.on_node("pull", DIGEST) == "fetched\n"
+    site.hub.start_server("alice", profile="cpu", image="torch")
+    session = SessionOnNode.of(site.hub, "alice")
+    assert str(site.local / DIGEST.replace(":", "-")) in session.document["plan"]["argv"], "it uses the node's copy"
+    jobs = site.hub.cluster.run("scontrol", "show", "job", str(session.row.job_id)).stdout
+    assert f"Comment=carme-image={DIGEST}" in jobs, "by which a Prolog knows what to fetch"
+    wait_for(lambda: site.image("torch")["start_seconds"], 90, "its measured start")
+    assert site.image("torch")["users"] == ["alice"]
+
+    date = int(time.time()) + 86400
+    site.rest("PUT", "images/torch/retirement", {"date": date, "reason": "Use torch-2027."})
+    wait_for(lambda: "Use torch-2027." in str(site.alice.get("/hub/home").body), 30, "the message on alice's page")
+    site.rest("PUT", "images/torch/retirement", {"date": int(time.time()) - 60, "reason": "Use torch-2027."})
+    wait_for(lambda: "torch" not in site.line("torch"), 20, "the form without it")
+    assert site.hub.server("alice"), "the session keeps it"
+    site.hub.stop_server("alice")
+    answer = site.hub.begin("alice", profile="cpu", image="torch")
+    assert answer.status == 400, answer
+    assert "is not an image of this profile" in str(answer.body)
