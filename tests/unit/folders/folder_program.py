@@ -36,12 +36,12 @@ AS_ROOT = os.geteuid() == 0
 class Program:
     """The program with one root, called ``projects``."""
 
-    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("libexec", "etc", "root"):
             (place / name).mkdir(mode=0o755)
         for name in ("carme-folders", "carme-folders-tree"):
             (place / "libexec" / name).write_text((share_folder() / "libexec" / name).read_text())
-        self.place, self.root, self._capsys = place, place / "root", capsys
+        self.place, self.root = place, place / "root"
         self.settings = place / "etc" / "carme-folders.json"
         self.settings.write_text(json.dumps({"group": GROUP, "roots": {"projects": str(self.root)}}))
         sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
@@ -66,15 +66,23 @@ class Program:
 
     def call(self, *arguments: str) -> tuple[int, Any]:
         """Call it; return its exit status and its answer or refusal."""
-        before = os.umask(0o022)
-        here = os.getcwd()
-        try:
-            status = self.module.main(list(arguments))
-        finally:
-            os.umask(before)
-            os.chdir(here)
-        said = self._capsys.readouterr()
-        lines = [json.loads(line) for line in (said.err if status else said.out).splitlines()]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            child = os.fork()  # as in its use: locks and open folders end with the process
+            if child == 0:
+                status = 99
+                try:
+                    os.dup2(out.fileno(), 1)
+                    os.dup2(err.fileno(), 2)
+                    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+                    status = self.module.main(list(arguments))
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                finally:
+                    os._exit(status)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = err if status else out
+            said.seek(0)
+            lines = [json.loads(line) for line in said.read().splitlines()]
         return status, lines if arguments[:1] == ("list",) and not status else lines[0]
 
     def do(self, act: str, *arguments: str) -> Any:
@@ -171,7 +179,7 @@ def reachable_folder(where: str | None = None) -> Iterator[Path]:
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Program]:
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     """The program on the file system of temporary files."""
     with reachable_folder() as place:
-        yield Program(place, monkeypatch, capsys)
+        yield Program(place, monkeypatch)

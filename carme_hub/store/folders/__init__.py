@@ -1,0 +1,1 @@
+"""Shared folders in the database: the wish, what was applied of it, and what was done."""
