@@ -19,7 +19,11 @@ MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Mountable:
-    """A folder that a user may mount. ``role``: at most; ``source``: its path on compute nodes; ``listed``: in the form."""
+    """A folder that a user may mount.
+
+    Attributes:
+        role: what is possible at most. source: its path on compute nodes. listed: whether the form of a start shows it.
+    """
 
     id: str
     name: str

@@ -162,9 +162,7 @@ def invite(
         return Member(0, folder.id, kind, subject, role, first, actor.name, now, expires=expires)
     if before.state in (MemberState.ACCEPTED, MemberState.OPEN, MemberState.PENDING):
         return before.replace(role=role, expires=expires)  # no new answer is needed
-    return before.replace(
-        role=role, expires=expires, state=first, invited_by=actor.name, invited=now, answered=0.0
-    )
+    return before.replace(role=role, expires=expires, state=first, invited_by=actor.name, invited=now, answered=0.0)
 
 
 def accept(folder: Folder, invitation: Member, mine: Member | None, actor: Actor, now: float) -> Member:
@@ -252,7 +250,7 @@ def offer_handover(folder: Folder, members: Sequence[Member], to: str, actor: Ac
     if to and is_owner(folder, to):
         raise FolderRefused(f"{to} owns the folder already.")
     if to and not any(one.subject == to and one.wish(now) for one in members):
-        raise FolderRefused(f"{to} is no member yet. Invite {to} first, and hand over after the invitation is accepted.")
+        raise FolderRefused(f"{to} is no member yet. Invite {to}, and hand over once that is accepted.")
     return folder.replace(handover=to)
 
 

@@ -83,7 +83,9 @@ class FolderStore:
                     raise _NameTaken from error
                 self._add_event(connection, folder.id, event)
         except _NameTaken as error:
-            raise FolderRefused(f"There is a folder {folder.name} already. Choose another name.", reason="taken") from error
+            raise FolderRefused(
+                f"There is a folder {folder.name} already. Choose another name.", reason="taken"
+            ) from error
 
     def change(self, id: str, rule: Callable[[Folder, Sequence[Member]], Written]) -> WithMembers:
         """Change a folder by a rule, which sees it as it is in the transaction that writes; return it afterwards.

@@ -1,3 +1,15 @@
 """Fixtures of the tests of shared folders."""
 
-from folder_program import program  # noqa: F401  a fixture
+import pytest
+from folder_program import Program, program
+from forged_folders import Site
+from rig.databases import database_url, engine, one_postgres
+from sqlalchemy import Engine
+
+__all__ = ["database_url", "engine", "one_postgres", "program"]
+
+
+@pytest.fixture
+def site(program: Program, engine: Engine) -> Site:  # noqa: F811  the fixtures of those names
+    """The use cases, on both databases."""
+    return Site(program, engine)

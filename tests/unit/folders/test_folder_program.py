@@ -58,7 +58,7 @@ def test_a_private_umask_and_an_editor_that_replaces_files_keep_the_members_in(p
     data = program.shared()
     write_as("ann", data / "private", umask=0o077)
     write_as("ann", data / ".private.new", "new", umask=0o077)
-    os.rename(data / ".private.new", data / "private")
+    (data / ".private.new").rename(data / "private")
     assert may(program, "ben", data / "private", 4)
 
 
@@ -270,7 +270,9 @@ def test_a_second_file_that_others_could_have_written_is_not_loaded(program: Pro
 
 
 def test_the_program_as_it_is_shipped_says_what_it_lacks() -> None:
-    done = subprocess.run([share_folder() / "libexec/carme-folders", "list", "projects"], capture_output=True, text=True)
+    done = subprocess.run(
+        [share_folder() / "libexec/carme-folders", "list", "projects"], capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert json.loads(done.stderr)["reason"] == "settings"
 

@@ -52,9 +52,9 @@ def exchanged(data: Path, outside: Path) -> Iterator[None]:
     def exchange() -> None:
         with contextlib.suppress(OSError):  # they were deleted
             while not ended.is_set():
-                os.rename(data / "a", data / "c")
-                os.rename(data / "b", data / "a")
-                os.rename(data / "c", data / "b")
+                (data / "a").rename(data / "c")
+                (data / "b").rename(data / "a")
+                (data / "c").rename(data / "b")
 
     thread = threading.Thread(target=exchange)
     thread.start()
@@ -113,7 +113,7 @@ def test_a_private_file_of_a_member_that_another_moves_here_stays_private(progra
     program.do("grant", "dora", "rw")
     if AS_ROOT:
         os.chown(outside / "secret", PEOPLE["dora"], PEOPLE["dora"])
-    os.rename(outside / "secret", data / "look")
+    (outside / "secret").rename(data / "look")
     before = state(data / "look")
     program.do("grant", "cleo", "rw")
     program.do("spread", "-")
@@ -127,9 +127,9 @@ def test_a_private_file_of_a_member_that_another_moves_here_stays_private(progra
 def test_names_are_names_and_nothing_else(program: Program) -> None:
     data = program.shared()
     for name in NAMES:
-        with open(os.path.join(os.fsencode(data), name), "w") as file:
-            file.write("x")
-        os.chmod(os.path.join(os.fsencode(data), name), 0o600)
+        path = data / os.fsdecode(name)
+        path.write_text("x")
+        path.chmod(0o600)
     found = program.do("scan")
     assert found["files"] == len(NAMES)
     assert len(found["names"]) == len(NAMES)
@@ -143,7 +143,7 @@ def test_what_is_no_file_is_counted_and_not_opened(program: Program) -> None:
     os.mkfifo(data / "fifo")
     (data / "link").symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as listener:
-        here = os.getcwd()
+        here = Path.cwd()
         os.chdir(data)
         listener.bind("socket")
         os.chdir(here)
@@ -222,7 +222,9 @@ def test_somebody_is_shut_out_even_where_the_disk_is_full(program: Program, monk
     assert not may(program, "ben", data, 1)
 
 
-def test_a_full_disk_is_told_and_not_taken_for_a_strange_file(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_not_taken_for_a_strange_file(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = program.shared()
     (data / "file").write_text("x")
     program.do("grant", "cleo", "rw")
