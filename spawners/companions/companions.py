@@ -35,7 +35,7 @@ from carme_hub.spawners.companions.script import render_batch_job, render_compan
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.hub.reporting import site_for
+from carme_hub.spawners.hub.reporting import site_with_folders
 from carme_hub.spawners.hub.shared import HubContext
 
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
@@ -346,7 +346,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mappin
         if image is None:
             raise ContainerError(f"The image {request.image} is no longer offered.")
         owner = spawner.owner()
-        site = site_for(hub, spawner, owner)
+        site = await site_with_folders(hub, spawner, owner, request)
         if request.batch:
             spec = render_batch_job(session.id, owner, request, image, site, files, session.parent)
         else:

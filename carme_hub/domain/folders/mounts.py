@@ -48,8 +48,12 @@ def as_text(value: object) -> str:
     return ",".join(found)
 
 
-def chosen(text: str, offered: Sequence[Mountable]) -> tuple[list[dict[str, str]], list[str]]:
+def chosen(option: object, offered: Sequence[Mountable]) -> tuple[list[dict[str, str]], list[str]]:
     """Return the mounts of an option, as a request has them, and what is wrong with it, as sentences."""
+    try:
+        text = as_text(option)
+    except ValueError as error:
+        return [], [f"{error}."]
     by_key = {key: one for one in offered for key in (one.name, one.id)}
     found: dict[str, dict[str, str]] = {}
     wrong = []

@@ -172,11 +172,15 @@ class FolderStore:
 
     def datasets(self, words: str = "", limit: int = 100) -> list[WithMembers]:
         """Return published datasets in whose name, description, licence or owner all words are, by name."""
-        where = [folders.c.dataset.is_(True), folders.c.published.is_(True)]
+        where: list[Any] = [folders.c.dataset.is_(True), folders.c.published.is_(True)]
         for word in words.lower().split()[:10]:
             columns = (folders.c.name, folders.c.description, folders.c.licence, folders.c.owner)
             where.append(or_(*(func.lower(column).contains(word, autoescape=True) for column in columns)))
         return self._find(*where, limit=limit)
+
+    def published(self) -> list[WithMembers]:
+        """Return the folders that everybody may read, by name."""
+        return self._find(folders.c.published.is_(True))
 
     def events(self, id: str, limit: int = 50) -> list[Event]:
         """Return what was done with a folder, the newest first."""

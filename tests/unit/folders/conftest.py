@@ -10,6 +10,6 @@ __all__ = ["database_url", "engine", "one_postgres", "program"]
 
 
 @pytest.fixture
-def site(program: Program, engine: Engine) -> Site:  # noqa: F811  the fixtures of those names
+def site(program: Program, engine: Engine) -> Site:
     """The use cases, on both databases."""
     return Site(program, engine)

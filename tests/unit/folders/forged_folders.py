@@ -30,7 +30,7 @@ class ProgramInProcess:
         #: An act that is done and whose answer is lost, "" = none.
         self.lose_answer_of = ""
 
-    async def run(self, argv: Sequence[str], *, timeout: float | None = None) -> Answer:  # noqa: ARG002, ASYNC109
+    async def run(self, argv: Sequence[str], *, timeout: float | None = None) -> Answer:
         if self.silent:
             raise SlurmUnreachable("it was killed after its time limit")
         self.done.append(tuple(argv[1:]))
