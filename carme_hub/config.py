@@ -18,7 +18,9 @@ from jupyterhub import orm
 from traitlets.config import Config, LazyConfigValue
 
 from carme_hub.auth.secret_files import exposure, read_secret
+from carme_hub.domain.activity.scopes import ACTIVITY_ROLES, ACTIVITY_SCOPES
 from carme_hub.domain.administration import scopes as console
+from carme_hub.domain.folders import scopes as folder
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.logs import write_json
@@ -158,30 +160,6 @@ RESERVATION_SERVICE_ROLE: dict[str, Any] = {
 
 #: The name of the service that keeps what jobs use, and its address below ``/services/``.
 ACTIVITY = "activity"
-#: The scopes that the activity service checks, besides access to the service itself.
-ACTIVITY_SCOPES: dict[str, dict[str, Any]] = {
-    "custom:carme:activity:read": {"description": "See what one's own sessions use: GPUs, CPUs, memory"},
-    "custom:carme:activity:read:all": {
-        "description": "See what everybody's sessions use",
-        "subscopes": ["custom:carme:activity:read"],
-    },
-    "custom:carme:activity:unused": {"description": "See what every account had and did not use"},
-}
-ACTIVITY_ROLES: tuple[dict[str, Any], ...] = (
-    {
-        "name": "activity-admin",
-        "description": "Sees what every account had and did not use",
-        "scopes": ["custom:carme:activity:unused"],
-        "groups": [ROLE_GROUP + "admin"],
-    },
-    {
-        "name": "activity-reader",
-        "description": "Sees what everybody's sessions use",
-        "scopes": ["custom:carme:activity:read:all"],
-        "groups": [ROLE_GROUP + "admin", ROLE_GROUP + "operator"],
-    },
-)
-
 #: The scopes of the hub's REST for a user's own jobs (spawners/handlers/jobs/rest.py). A server's token has neither.
 JOB_SCOPES: dict[str, dict[str, Any]] = {
     "custom:carme:jobs:read": {"description": "See one's own jobs in Slurm and their output"},
@@ -203,6 +181,7 @@ def configure(
     quotas: bool = False,
     reservations: bool = False,
     activity: bool = False,
+    folders: bool = False,
     json_logs: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
@@ -217,6 +196,7 @@ def configure(
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
             no ledger; where there is one, it pays for bookings.
         activity: measure what jobs use, and run the service that keeps it.
+        folders: let users make and share folders, and run the service that keeps them (docs/howto/folders.md).
         json_logs: write the logs of the hub and its services as JSON, one object a line.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
@@ -270,6 +250,8 @@ def configure(
         raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if activity and not slurm:
         raise ConfigError("configure: activity=True needs Slurm, whose jobs are measured; remove slurm=False")
+    if folders and not slurm:
+        raise ConfigError("configure: folders=True needs Slurm, whose jobs mount them; remove slurm=False")
     if slurm and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
@@ -279,11 +261,14 @@ def configure(
         _add_reservations(c, config_file)
     if activity:
         _add_activity(c, config_file)
+    if folders:
+        _add_folders(c, config_file)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
     of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (ACTIVITY_ROLES, activity))
+    of_services += ((folder.ROLES, folders),)
     parts = (*of_services, (console.ROLES, slurm))
     for ours in (*ROLES, *(role for roles, has in parts if has for role in roles)):
         role = theirs.get(ours["name"])
@@ -315,6 +300,14 @@ def _add_activity(c: Config, config_file: str) -> None:
     _fill(c, "CarmeActivity", {"enabled": True})
     _add_service(c, config_file, ACTIVITY, c.CarmeActivity.get("port", 10104), ACTIVITY_SCOPES, None)
     _let_users(c, "custom:carme:activity:read", f"access:services!service={ACTIVITY}")
+
+
+def _add_folders(c: Config, config_file: str) -> None:
+    """Enable shared folders, and let the hub run the service that keeps them."""
+    _fill(c, "CarmeFolders", {"enabled": True})
+    port = c.CarmeFolders.get("port", 10106)
+    _add_service(c, config_file, folder.FOLDERS, port, folder.SCOPES, folder.SERVICE_ROLE)
+    _let_users(c, folder.WRITE, f"access:services!service={folder.FOLDERS}")
 
 
 def _add_service(
