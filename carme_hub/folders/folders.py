@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from carme_hub.domain.folders import rules
@@ -53,15 +54,12 @@ class Folders:
         """Return the folders that somebody owns, manages, is a member of or is invited to."""
         accounts = {*(actor.accounts or ()), *actor.coordinates}
         found = await in_store_thread(self._store.of_user, actor.name, tuple(actor.groups or ()), tuple(accounts))
-        return [one for one in found if self.sees(one, actor)]
+        return [one for one in found if rules.manages(one.folder, replace(actor, admin=False)) or _live(one, actor)]
 
     @staticmethod
     def sees(found: WithMembers, actor: Actor) -> bool:
         """Return whether somebody may know of a folder."""
-        if rules.manages(found.folder, actor) or found.folder.published:
-            return True
-        live = (MemberState.PENDING, MemberState.OPEN, MemberState.ACCEPTED)
-        return any(one.state in live and actor.belongs_to(one.kind, one.subject) for one in found.members)
+        return rules.manages(found.folder, actor) or found.folder.published or _live(found, actor)
 
     async def one(self, id: str, actor: Actor) -> WithMembers:
         """Return a folder by its id or name; raise ``NoFolder`` where somebody may not know of it."""
@@ -295,6 +293,16 @@ def _invitation(members: Sequence[Member], id: int, actor: Actor) -> tuple[Membe
             mine = next((each for each in members if (each.subject, each.via) == (actor.name, one.id)), None)
             return one, mine
     raise NoFolder
+
+
+def _live(found: WithMembers, actor: Actor) -> bool:
+    """Return whether somebody is in a folder, invited to it, or has it on the own list."""
+    live = (MemberState.PENDING, MemberState.OPEN, MemberState.ACCEPTED)
+    for one in found.members:
+        kind = SubjectKind.USER if one.kind is SubjectKind.DATASET else one.kind
+        if one.state in live and actor.belongs_to(kind, one.subject):
+            return True
+    return False
 
 
 def _own(user: str) -> tuple[SubjectKind, str, int]:
