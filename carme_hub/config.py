@@ -20,9 +20,9 @@ from traitlets.config import Config, LazyConfigValue
 from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.activity.scopes import ACTIVITY_ROLES, ACTIVITY_SCOPES
 from carme_hub.domain.administration import scopes as console
-from carme_hub.domain.folders import scopes as folder
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
+from carme_hub.folders import scopes as folder
 from carme_hub.logs import write_json
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal_options

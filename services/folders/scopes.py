@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from carme_hub.domain.folders.scopes import ADMIN, READ, WRITE
+from carme_hub.folders.scopes import ADMIN, READ, WRITE
 
 __all__ = ["ADMIN", "READ", "WRITE"]

@@ -17,7 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 from traitlets.config import Config
 
-from carme_hub.domain.folders.scopes import ADMIN, READ, WRITE
+from carme_hub.folders.scopes import ADMIN, READ, WRITE
 from carme_hub.folders.settings import CarmeFolders
 from carme_hub.services.folders.app import FoldersService
 from carme_hub.sessions.associations import AssociationCache
