@@ -22,7 +22,7 @@ from carme_hub.domain.activity.scopes import ACTIVITY_ROLES, ACTIVITY_SCOPES
 from carme_hub.domain.administration import scopes as console
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
-from carme_hub.folders import scopes as folder
+from carme_hub.folders import scopes as sharing
 from carme_hub.logs import write_json
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal_options
@@ -268,8 +268,7 @@ def configure(
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
     of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (ACTIVITY_ROLES, activity))
-    of_services += ((folder.ROLES, folders),)
-    parts = (*of_services, (console.ROLES, slurm))
+    parts = (*of_services, (sharing.ROLES, folders), (console.ROLES, slurm))
     for ours in (*ROLES, *(role for roles, has in parts if has for role in roles)):
         role = theirs.get(ours["name"])
         if role is None:
@@ -306,8 +305,8 @@ def _add_folders(c: Config, config_file: str) -> None:
     """Enable shared folders, and let the hub run the service that keeps them."""
     _fill(c, "CarmeFolders", {"enabled": True})
     port = c.CarmeFolders.get("port", 10106)
-    _add_service(c, config_file, folder.FOLDERS, port, folder.SCOPES, folder.SERVICE_ROLE)
-    _let_users(c, folder.WRITE, f"access:services!service={folder.FOLDERS}")
+    _add_service(c, config_file, sharing.FOLDERS, port, sharing.SCOPES, sharing.SERVICE_ROLE)
+    _let_users(c, sharing.WRITE, f"access:services!service={sharing.FOLDERS}")
 
 
 def _add_service(

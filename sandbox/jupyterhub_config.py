@@ -20,15 +20,21 @@ facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 c.CarmeActivity.port = facts["ports"]["activity"]
+c.CarmeFolders.port = facts["ports"]["folders"]
+c.CarmeFolders.roots = {"projects": facts["folders"]}
+c.CarmeFolders.command = facts["folders_command"]
+c.CarmeFolders.interval, c.CarmeFolders.drift_interval = 2, 10
 switches: dict[str, Any] = {
     "quotas": True,
     "reservations": True,
     "activity": True,
+    "folders": "CARME_SANDBOX_FOLDERS" in os.environ,
     "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
 }
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
+        "CARME_SANDBOX_FOLDERS",
         "CARME_SANDBOX_HUB",
         "CARME_SANDBOX_JSON_LOGS",
         "CARME_SANDBOX_KEEP",

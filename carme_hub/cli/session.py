@@ -25,8 +25,10 @@ SILENCE_TIMEOUT, POLL_INTERVAL = 120.0, 1.0
 _SEE_LIST = "`carme-hub session list` shows its state"
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 #: Options of the command line that are user options of the same name.
-_OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder")
-_OPTIONS += ("folders",)
+_OPTIONS = (
+    *("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder"),
+    "folders",
+)
 
 
 class SessionTask(HubTask):

@@ -24,6 +24,7 @@ DEFAULT_PORTS = {
     "quotas": 10102,
     "reservations": 10103,
     "activity": 10104,
+    "folders": 10106,
 }
 
 

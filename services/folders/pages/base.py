@@ -42,7 +42,7 @@ class FolderPage(pages.PageHandler):
         users = sum(1 for one in found.members if one.wish(time.time()))
         return {**row, "whose": whose, "role_words": ROLE_WORDS[row["my_role"]], "users": users}
 
-    def show(self, template: str, **more: Any) -> None:  # type: ignore[override]
+    def show(self, template: str, **more: Any) -> None:
         """Send a page; ``can_write``: whether the visitor may send its forms."""
         super().show(template, can_write=self.has_scope(WRITE), **more)
 
