@@ -22,14 +22,12 @@ class Sharing:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        for name in ("alice", "bob", "tina", "ada"):
-            hub.login(name)
+        self.tokens = {name: Rest(hub, name, ROOT).token for name in ("alice", "bob", "tina", "ada")}
         wait_for(lambda: self.ask("alice", "GET", "folders").status == 200, 60, "the folders service")
 
     def ask(self, user: str, method: str, path: str, body: object = None) -> Answer:
         """Call the service as somebody."""
-        rest = Rest(self.hub, user, ROOT)
-        headers = {"Authorization": f"token {rest.token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"token {self.tokens[user]}", "Content-Type": "application/json"}
         return self.hub.request(method, ROOT + path, None if body is None else json.dumps(body), headers)
 
     def do(self, user: str, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -46,7 +44,7 @@ class Sharing:
 
     def batch(self, user: str, script: str) -> str:
         """Run a batch job as somebody; return its output."""
-        out = Path(f"/tmp/carme-folders-{user}-{time.time_ns()}")  # noqa: S108
+        out = Path(f"/tmp/carme-folders-{user}-{time.time_ns()}")
         job = self.hub.cluster.sbatch("--mem=50", "-o", str(out), "--wait", user=user, script=f"#!/bin/sh\n{script}\n")
         assert job
         text = out.read_text()
