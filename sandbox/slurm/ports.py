@@ -39,8 +39,8 @@ class Ports:
 
     @classmethod
     def block(cls, first: int) -> Ports:
-        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 9``, the nodes' follow at 10."""
-        return cls(first, first + 1, first + 2, first + 10)
+        """Return the ports of a block: the hub's begin at ``first + 4``, the nodes' follow at 20."""
+        return cls(first, first + 1, first + 2, first + 20)
 
     @property
     def hub(self) -> dict[str, int]:

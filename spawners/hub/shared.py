@@ -44,9 +44,9 @@ from carme_hub.spawners.form.slots import Slots
 from carme_hub.spawners.hub.administration import administration_of
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
-from carme_hub.spawners.hub.folders import FolderAccess
 from carme_hub.spawners.hub.idle.watch import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
+from carme_hub.spawners.shared_folders import FolderAccess
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
 from carme_hub.store.engine import CarmeStore

@@ -22,7 +22,7 @@ def test_two_folders_get_two_blocks_before_either_listens(monkeypatch: pytest.Mo
 
 def test_a_block_has_room_for_every_port_and_no_more() -> None:
     every = Ports.block(12000).all(64)
-    assert len(set(every)) == len(every) == 3 + 6 + 64
+    assert len(set(every)) == len(every) == 3 + 7 + 64
     assert min(every) == 12000
     assert max(every) < 12100
 

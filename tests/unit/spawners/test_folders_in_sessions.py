@@ -18,8 +18,8 @@ from carme_hub.errors import ProfileNotAllowed, Refused
 from carme_hub.folders.settings import CarmeFolders
 from carme_hub.spawners.form.form import Offer, render_form
 from carme_hub.spawners.form.options import checked_options, options_from_form
-from carme_hub.spawners.hub.folders import FolderAccess
 from carme_hub.spawners.job_script import Owner, Site, container_of, rank_part
+from carme_hub.spawners.shared_folders import FolderAccess
 from carme_hub.store.engine import make_engine, migrate
 from carme_hub.store.folders.store import Event, FolderStore, Written
 
