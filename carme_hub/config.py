@@ -304,8 +304,9 @@ def _add_activity(c: Config, config_file: str) -> None:
 def _add_folders(c: Config, config_file: str) -> None:
     """Enable shared folders, and let the hub run the service that keeps them."""
     _fill(c, "CarmeFolders", {"enabled": True})
-    port = c.CarmeFolders.get("port", 10106)
-    _add_service(c, config_file, sharing.FOLDERS, port, sharing.SCOPES, sharing.SERVICE_ROLE)
+    port, ends = c.CarmeFolders.get("port", 10106), c.CarmeFolders.get("end_sessions", False)
+    role = sharing.SERVICE_ROLE_WITH_ENDS if ends else sharing.SERVICE_ROLE
+    _add_service(c, config_file, sharing.FOLDERS, port, sharing.SCOPES, role)
     _let_users(c, sharing.WRITE, f"access:services!service={sharing.FOLDERS}")
 
 

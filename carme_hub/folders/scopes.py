@@ -35,3 +35,5 @@ SERVICE_ROLE: dict[str, Any] = {
     "scopes": ["list:users", "read:users:name", "read:users:groups"],
     "services": [FOLDERS],
 }
+#: The same, where ``CarmeFolders.end_sessions`` lets it end sessions of users whose access to a folder has ended.
+SERVICE_ROLE_WITH_ENDS: dict[str, Any] = {**SERVICE_ROLE, "scopes": [*SERVICE_ROLE["scopes"], "delete:servers"]}

@@ -73,7 +73,7 @@ class FoldersService(CarmeService):
         store, program = FolderStore(engine, cluster), FolderProgram(settings.command, commands)
         self.settings, self.associations = settings, associations
         self.people = PeopleOfSite(HubUsers(self.log), associations)
-        self.sessions = MountingSessions(SessionStore(engine), cluster)
+        self.sessions = MountingSessions(SessionStore(engine), cluster, consent=settings.end_sessions)
         self.reconciler = FolderReconciler(settings, store, program, self.people.known, self.log)
         self.folders = Folders(settings, store, program, self.reconciler.apply, cluster)
 

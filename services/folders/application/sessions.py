@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from carme_hub.domain.folders.folder import NOTHING, wishes
+from carme_hub.domain.folders.rules import FolderRefused
+from carme_hub.services.hub_api import stop_server
 from carme_hub.store.folders.store import WithMembers
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -13,7 +16,12 @@ from carme_hub.store.threads import in_store_thread
 
 @dataclass(frozen=True, slots=True)
 class MountingSession:
-    """A session that has a folder. ``lost``: its user's access has ended since, or is less than it was."""
+    """A session that has a folder.
+
+    Attributes:
+        lost: its user's access has ended since, or is less than it was. job: it is a companion or a batch job, which
+            ends with its session or by itself.
+    """
 
     session: str
     user: str
@@ -21,13 +29,44 @@ class MountingSession:
     mode: str
     created: float
     lost: bool
+    job: bool = False
 
 
 class MountingSessions:
-    """Open sessions by the folders of their requests."""
+    """Open sessions by the folders of their requests.
 
-    def __init__(self, store: SessionStore, cluster: str) -> None:
-        self._store, self._cluster = store, cluster
+    Args:
+        consent: whether the site lets who manages a folder end sessions whose users' access has ended.
+        stop: has the hub stop a server.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        cluster: str,
+        *,
+        consent: bool = False,
+        stop: Callable[[str, str], Awaitable[None]] = stop_server,
+    ) -> None:
+        self._store, self._cluster, self.consent, self._stop = store, cluster, consent, stop
+
+    async def end_lost(self, found: WithMembers) -> list[MountingSession]:
+        """End the servers that have a folder which their users should not have any more; return them.
+
+        Raises:
+            FolderRefused: the site does not consent, or the hub does not do it; what was ended stays ended.
+        """
+        if not self.consent:
+            raise FolderRefused("This site ends no sessions for a folder (CarmeFolders.end_sessions).")
+        lost = [one for one in await self.of(found) if one.lost and not one.job]
+        for one in lost:
+            try:
+                await self._stop(one.user, one.server_name)
+            except Exception as error:
+                raise FolderRefused(
+                    f"The hub did not end the session of {one.user}: {error}. Try again in a moment.", reason="hub"
+                ) from error
+        return lost
 
     async def of(self, found: WithMembers) -> list[MountingSession]:
         """Return the sessions that have a folder, companions and batch jobs included, the oldest first."""
@@ -39,5 +78,6 @@ class MountingSessions:
                 role = roles.get(one.user, NOTHING)
                 reads = bool(role) or found.folder.published
                 lost = not reads or (mode == "rw" and role != "rw")
-                rows.append(MountingSession(one.id, one.user, one.server_name, mode, one.created, lost))
+                about = (one.id, one.user, one.server_name, mode, one.created)
+                rows.append(MountingSession(*about, lost, job=bool(one.parent)))
         return rows

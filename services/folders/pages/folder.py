@@ -9,6 +9,7 @@ from typing import Any
 from tornado.web import HTTPError
 
 from carme_hub.domain.folders.folder import SubjectKind
+from carme_hub.domain.folders.rules import require_manager
 from carme_hub.services.folders.pages.base import FolderPage, day
 from carme_hub.services.pages import BadForm
 
@@ -72,6 +73,7 @@ class FolderHandler(FolderPage):
                 }
                 for one in sessions
             ],
+            may_end=self.service.sessions.consent and any(one.lost and not one.job for one in sessions),
             events=[
                 {"at": _clock(one.at), "actor": one.actor, "words": _ACTS.get(one.act, one.act), "about": one.about}
                 for one in events
@@ -185,6 +187,19 @@ class ActHandler(FolderPage):
         """Mend the visitor's own files."""
         found = await self._folders.repair(name, self.actor)
         return f"{found['mended']} of your files and folders are open to the members now. {_counted(found)}"
+
+    async def do_end_sessions(self, name: str) -> str | None:
+        """End the sessions whose users should not have it any more, once that is confirmed."""
+        found = await self._folders.one(name, self.actor)
+        require_manager(found.folder, self.actor)
+        lost = [one for one in await self.service.sessions.of(found) if one.lost and not one.job]
+        if not self.confirmed:
+            points = [f"{one.user}, {one.server_name or 'the default server'}" for one in lost]
+            points.append("What is not saved in them is lost.")
+            self.confirm("End these sessions?", points, "End them", back=f"folder/{name}", danger=True)
+            return None
+        ended = await self.service.sessions.end_lost(found)
+        return f"{len(ended)} session{'s are' if len(ended) != 1 else ' is'} being ended."
 
     async def do_apply(self, name: str) -> str:
         """Apply all rights again."""

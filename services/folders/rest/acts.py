@@ -139,6 +139,18 @@ async def sessions(call: Call) -> models.SessionsOut:
     )
 
 
+async def end_sessions(call: Call) -> models.SessionsOut:
+    """End the sessions whose users should not have the folder any more; return the rest."""
+    actor = await actor_of(call)
+    found = await call.service.folders.one(_id(call), actor)
+    require_manager(found.folder, actor)
+    for row in await call.service.sessions.end_lost(found):
+        call.service.log.info(
+            "%s ended the session %s of %s for folder %s", actor.name, row.session, row.user, _id(call)
+        )
+    return await sessions(call)
+
+
 async def events(call: Call) -> models.EventsOut:
     """Return what was done with a folder, for who manages it."""
     actor = await actor_of(call)

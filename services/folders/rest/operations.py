@@ -69,6 +69,7 @@ ROUTES: tuple[Route, ...] = (
     _act("repair", "Let members use the caller's own files", acts.repair, answer=models.FilesOut),
     _act("apply", "Apply all rights again, over changes by hand", acts.apply_again),
     _read("folders/{id}/sessions", "Sessions that have a folder", acts.sessions, models.SessionsOut),
+    _act("sessions/end", "End sessions whose users' access has ended", acts.end_sessions, answer=models.SessionsOut),
     _read("folders/{id}/events", "What was done with a folder", acts.events, models.EventsOut),
     _read("datasets", "Search published datasets", acts.datasets, models.FoldersOut, query=models.DatasetsQuery),
     Route(_operation("GET", "health", "How the folders are kept", (ADMIN,), models.HealthOut), acts.health),

@@ -10,6 +10,7 @@ import pytest
 from forged_folders_service import PREFIX, Site, running
 
 from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.services.folders.application.sessions import MountingSessions
 from carme_hub.services.folders.rest.operations import ROUTES, openapi_document
 
 
@@ -139,6 +140,36 @@ async def test_the_owner_sees_which_sessions_have_it_and_which_still_have_it(sit
     status, page = await site.form("ann", "folder/genomes/invite", kind="user", subject="cleo", role="ro", expires="")
     assert status == 303
     assert "its user&#39;s access has ended" in page or "its user's access has ended" in page
+
+
+async def test_sessions_are_ended_with_the_sites_consent_and_those_alone(site: Site) -> None:
+    id = await shared(site)
+    await site.done("ann", "POST", "folders/genomes/members", {"kind": "user", "subject": "cleo"})
+    await site.done("cleo", "POST", "folders/genomes/answer", {"accepted": True})
+    request = Request("p", "i", folders=({"id": id, "mode": "ro"},))
+    row = Session("x", "sun", "ben", "work", request, SessionState.RUNNING, time.time())
+    names = ("0f8fad5b", "1f8fad5b", "2f8fad5b", "3f8fad5b")
+    first, job, other, theirs = (f"{name}-d9cb-469f-a165-70867728950e" for name in names)
+    site.sessions.add(row.replace(id=first))
+    site.sessions.add(row.replace(id=job, server_name="", parent=first))
+    site.sessions.add(row.replace(id=other, request=Request("p", "i"), server_name="other"))
+    site.sessions.add(row.replace(id=theirs, user="cleo"))
+    [ben] = [one for one in (await site.done("ann", "GET", "folders/genomes"))["members"] if one["subject"] == "ben"]
+    await site.done("ann", "DELETE", f"folders/genomes/members/{ben['id']}")
+    status, refused = await site.rest("ann", "POST", "folders/genomes/sessions/end")
+    assert (status, "This site ends no sessions" in refused["message"]) == (409, True)
+    stopped = []
+
+    async def stop(user: str, name: str) -> None:
+        stopped.append((user, name))
+
+    site.service.sessions = MountingSessions(site.sessions, "sun", consent=True, stop=stop)
+    assert (await site.rest("cleo", "POST", "folders/genomes/sessions/end"))[0] == 403
+    assert "End the sessions whose access has ended" in await site.page("ann", "folder/genomes")
+    status, page = await site.form("ann", "folder/genomes/end-sessions")
+    assert (status, "ben, work" in page, stopped) == (200, True, [])
+    await site.form("ann", "folder/genomes/end-sessions", confirmed="yes")
+    assert stopped == [("ben", "work")]
 
 
 async def test_an_administrator_sees_drift_and_has_it_applied_again(site: Site) -> None:
