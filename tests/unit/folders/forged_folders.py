@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from folder_program import Program
+from rig.folder_program import Program
 from sqlalchemy import Engine
 
 from carme_hub.domain.folders.rules import Actor

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from folder_program import AS_ROOT, ID, PEOPLE, Program, as_user, may
+from rig.folder_program import AS_ROOT, ID, PEOPLE, Program, as_user, may
 
 from carme_hub.paths import share_folder
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from folder_program import AS_ROOT, GROUP_ID, ID, OTHERS, PEOPLE, Program, may
+from rig.folder_program import AS_ROOT, GROUP_ID, ID, OTHERS, PEOPLE, Program, may
 
 NAMES = (
     *(b"new\nline", b"-rf", b"..data", b"...", b"\xff\xfe", b"a" * 255, b"{'a': 1}", b"$(reboot)", b"\x1b[31m", b"#!x"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from folder_program import ID, PEOPLE, may
 from forged_folders import Site
+from rig.folder_program import ID, PEOPLE, may
 
 from carme_hub.domain.folders.folder import FolderState, SubjectKind
 from carme_hub.store.folders.store import WithMembers

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from folder_program import may
 from forged_folders import NOW, Site
+from rig.folder_program import may
 
 from carme_hub.domain.folders.folder import MemberState, OwnerKind, SubjectKind
 from carme_hub.domain.folders.rules import FolderRefused, NoFolder, NotManager
