@@ -135,7 +135,7 @@ class Folders:
             now = self._clock()
             row = rules.invite(folder, members, kind, subject, role, expires, actor, now)
             of_group = [one.replace(role=role, expires=expires) for one in members if row.id and one.via == row.id]
-            about = f"{kind.value} {subject} {role}"
+            about = f"{kind.value} {subject}, to {'read and write' if role == WRITER else 'read'}"
             return Written(members=[row, *of_group], event=Event(now, actor.name, "invited", about))
 
         return await self._change(id, actor, rule)

@@ -19,7 +19,7 @@ class MineHandler(FolderPage):
             "mine.html",
             heading="My folders",
             invited=invited,
-            rows=[row for row in rows if row["my_role"] or row["managed"] or row["published"]],
+            rows=[row for row in rows if row not in invited or row["my_role"] or row["managed"]],
             accounts=self.actor.coordinates,
             roots=list(self.service.settings.roots),
         )

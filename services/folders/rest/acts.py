@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from carme_hub.domain.folders.folder import FolderState, MemberState, SubjectKind
+from carme_hub.domain.folders.folder import FolderState, MemberState, SubjectKind, is_owner
 from carme_hub.domain.folders.mounts import PLACE
 from carme_hub.domain.folders.rules import Actor, require_manager
 from carme_hub.folders.folders import managed, role_of
@@ -232,6 +232,8 @@ def folder_out(service: Any, found: WithMembers, actor: Actor) -> models.FolderO
 
 def invitations(found: WithMembers, actor: Actor) -> list[int]:
     """Return the invitations that somebody has not answered yet."""
+    if is_owner(found.folder, actor.name):
+        return []
     answered = {row.via for row in found.members if row.subject == actor.name and row.via}
     return [
         row.id

@@ -207,7 +207,7 @@ async def test_a_dataset_is_found_by_all_and_read_by_all_and_written_by_its_writ
 async def test_who_did_what_is_kept(site: Site) -> None:
     found = await shared(site)
     said = [(one.actor, one.act, one.about) for one in await site.folders.events(found.folder.id)]
-    assert said == [("ben", "accepted", ""), ("ann", "invited", "user ben ro"), ("ann", "created", "")]
+    assert said == [("ben", "accepted", ""), ("ann", "invited", "user ben, to read"), ("ann", "created", "")]
 
 
 async def test_files_that_were_moved_in_are_mended_for_who_asks(site: Site) -> None:
