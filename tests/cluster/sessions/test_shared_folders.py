@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rig.hub import Answer, Hub, wait_for
 from rig.rest import Rest
+from rig.training import Lab
 
 ROOT = "/services/folders/api/v1/"
 SESSION = {"profile": "cpu", "cpus": 1, "memory_gib": 2, "time_minutes": 20}
@@ -122,6 +123,17 @@ def test_sessions_have_it_as_they_chose_and_only_as_they_may(sharing: Sharing) -
     ]
 
 
+def test_ranks_have_the_folders_of_their_session(sharing: Sharing) -> None:
+    lab = Lab(sharing.hub, image="default", gpus=2, cpus=2, memory_gib=4, time_minutes=20, folders="genomes:rw")
+    try:
+        lab.check("%load_ext carme_hub.training")
+        code = "from carme_hub.training import here\nopen(f'/shared/genomes/rank-{here.rank}', 'w').write('done')"
+        lab.check(f"%%distributed -n 2 --gpus-per-task 0\n{code}")
+    finally:
+        lab.stop()
+    assert sharing.run_as("tina", f"cat {sharing.path()}/rank-0 {sharing.path()}/rank-1").stdout == "donedone"
+
+
 def test_the_next_form_remembers_the_choice(sharing: Sharing) -> None:
     page = sharing.hub.login("bob")
     assert page is not None
@@ -141,9 +153,15 @@ def test_a_revoked_user_is_out_within_a_minute_and_the_page_says_what_still_runs
     assert refused.status == 400, refused
     assert sharing.ask("bob", "GET", "folders/genomes").status == 404
     assert sharing.run_as("tina", f"cat {path}/by-lab").stdout == "lab"
+    kernel = hub.new_kernel("bob")
+    write = "try: open('/shared/genomes/later', 'w')\nexcept OSError as e: print(type(e).__name__)"
+    assert hub.run_cell("bob", kernel, write).strip() == "PermissionError"
     hub.stop_server("bob")
-    have = sharing.do("alice", "GET", "folders/genomes/sessions")["sessions"]
-    assert [row["user"] for row in have] == ["tina"]
+
+    def who() -> list[str]:
+        return [row["user"] for row in sharing.do("alice", "GET", "folders/genomes/sessions")["sessions"]]
+
+    wait_for(lambda: who() == ["tina"], 60, "bob's session to be over")
 
 
 def test_what_root_changes_by_hand_is_told_and_stays(sharing: Sharing) -> None:
