@@ -1,7 +1,7 @@
 """What people do with shared folders. REST, pages and the command line call these functions.
 
-Each stores the wish in one transaction, together with the event that says who did it, and then has it applied. Where
-that fails, the wish stays, the folder says why, and the reconciler tries again.
+Each stores the desired state in one transaction, together with the event that says who did it, and has it applied.
+Where that fails, the desired state stays, the folder says why, and the reconciler tries again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from carme_hub.folders.settings import CarmeFolders
 from carme_hub.store.folders.store import Event, FolderStore, WithMembers, Written
 from carme_hub.store.threads import in_store_thread
 
-#: Applies the wish of one folder at once (``reconciler.FolderReconciler.apply``).
+#: Applies the desired state of one folder at once (``reconciler.FolderReconciler.apply``).
 Apply = Callable[[str], Awaitable[WithMembers | None]]
 
 
@@ -250,12 +250,12 @@ class Folders:
         return await self._answer(self._program.scan(found.folder.root, found.folder.id))
 
     async def apply_again(self, id: str, actor: Actor) -> WithMembers:
-        """Write the whole wish to the file system, over what somebody changed there by hand."""
+        """Write the whole desired state to the file system, over what somebody changed there by hand."""
 
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             rules.require_there(folder)
             rules.require_manager(folder, actor)
-            # "?" differs from every wish, so that each is applied.
+            # "?" differs from every role, so that each is applied.
             again = [one.replace(applied="?") for one in members if one.kind is SubjectKind.USER and one.uid]
             changed = folder.replace(drift=(), drift_since=0.0, published_applied=not folder.published, spread=())
             return Written(changed, again, Event(self._clock(), actor.name, "applied-again"))
@@ -328,5 +328,5 @@ def role_of(found: WithMembers, actor: Actor, now: float) -> str:
     """Return what a user may do with the files, "owner" for the owner."""
     if is_owner(found.folder, actor.name):
         return "owner"
-    mine = [one.wish(now) for one in found.members if one.subject == actor.name]
+    mine = [one.desired_role(now) for one in found.members if one.subject == actor.name]
     return WRITER if WRITER in mine else next(filter(None, mine), "")

@@ -1,4 +1,4 @@
-"""Keeps the file system as the database wishes it, and tells what somebody has changed there by hand.
+"""Keeps the file system as the database has it, and tells what somebody has changed there by hand.
 
 What people do is applied at once (``apply``). What takes long, since it goes through all files of a folder, follows in
 a task of its own (``walk``). Every ``interval`` seconds the reconciler ends memberships whose time is over, and applies
@@ -29,7 +29,7 @@ NAME = "carme-hub"
 
 
 class FolderReconciler:
-    """Applies wishes, one folder after the other; two acts on one folder wait for each other."""
+    """Applies desired states, one folder after the other; two acts on one folder wait for each other."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FolderReconciler:
     # -- one folder ---------------------------------------------------------------------------------------------------
 
     async def apply(self, id: str) -> WithMembers | None:
-        """Apply the wish of a folder as far as it is quick, start what takes long; return the folder afterwards."""
+        """Apply what is quick of a folder's desired state, and start what takes long; return the folder afterwards."""
         async with self._locks.setdefault(id, asyncio.Lock()):
             found = await in_store_thread(self._store.get, id)
             if found is None:
@@ -145,7 +145,7 @@ class FolderReconciler:
                 return Written(now.replace(spread=None) if now.spread == told else None)
 
             folder = (await self._save(id, done)).folder
-            if folder.spread == told:  # changed and changed back: what was written is what is wished
+            if folder.spread == told:  # changed and changed back: what was written is what is desired
                 return
 
     async def walks_done(self) -> None:

@@ -7,7 +7,7 @@ import re
 from traitlets import Bool, Dict, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
-from carme_hub.domain.folders.folder import NOTHING, READER, WRITER, FolderState, SubjectKind, is_owner, wishes
+from carme_hub.domain.folders.folder import NOTHING, READER, WRITER, FolderState, SubjectKind, desired_roles, is_owner
 from carme_hub.domain.folders.mounts import Mountable
 from carme_hub.store.folders.store import WithMembers
 
@@ -91,7 +91,7 @@ class CarmeFolders(LoggingConfigurable):
         if folder.state is not FolderState.READY or not source:
             return None
         mine = [one for one in found.members if one.subject == user]
-        role = wishes(mine, now).get(user, NOTHING)
+        role = desired_roles(mine, now).get(user, NOTHING)
         applied = {one.applied for one in mine if one.applied}
         if role and not applied:
             role = NOTHING  # it comes within seconds

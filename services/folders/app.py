@@ -1,4 +1,4 @@
-"""The application of the folders service: it keeps the file system as wished, and serves pages and REST.
+"""The application of the folders service: it keeps the file system as it should be, and serves pages and REST.
 
 The hub starts it as ``python -m carme_hub.services.folders``. It has no rights on the file system: what only root can
 do is done by carme-folders, which sudo lets it call.

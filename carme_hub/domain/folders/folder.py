@@ -1,8 +1,8 @@
 """A shared folder, and who has a role in it.
 
-The database is the *wish*: who should be able to read and write. The file system is what *is*. ``applied`` of a member
-is what was last written to the file system, so that the two can be told apart where they differ: a wish that is not
-applied yet, or a change by hand (``reconciliation``).
+The database has the *desired state*: who should be able to read and write. ``applied`` of a member is what was last
+written to the file system, so that two cases can be told apart where the file system differs: what is not applied yet,
+and what somebody has changed by hand (``reconciliation``).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Folder:
         handover: the user to whom the owner wants to give it; it changes hands when that user accepts.
         spread: numbers of users who are no writers any more, which is to be written into all that is inside; None: it
             is done; (): new writers only.
-        problem: why the wish could not be applied the last time; "" = it was.
-        drift: what differs from the wish and was changed by hand, as sentences; drift_since: first seen.
+        problem: why the desired state could not be applied the last time; "" = it was.
+        drift: what differs from the desired state and was changed by hand, as sentences; drift_since: first seen.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Member:
         """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
-    def wish(self, now: float) -> str:
+    def desired_role(self, now: float) -> str:
         """Return what this row lets its user do now."""
         if self.kind is not SubjectKind.USER or self.state is not MemberState.ACCEPTED:
             return NOTHING
@@ -141,10 +141,11 @@ def is_owner(folder: Folder, user: str) -> bool:
     return folder.owner_kind is OwnerKind.USER and folder.owner == user
 
 
-def wishes(members: Sequence[Member], now: float) -> dict[str, str]:
+def desired_roles(members: Sequence[Member], now: float) -> dict[str, str]:
     """Return what each user may do by all rows of one folder: the most of them. A user without any is there as "" ."""
     found: dict[str, str] = {}
     for one in members:
         if one.kind is SubjectKind.USER:
-            found[one.subject] = max(found.get(one.subject, NOTHING), one.wish(now), key=(NOTHING, *ROLES).index)
+            roles = found.get(one.subject, NOTHING), one.desired_role(now)
+            found[one.subject] = max(roles, key=(NOTHING, *ROLES).index)
     return found

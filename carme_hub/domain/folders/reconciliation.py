@@ -1,8 +1,8 @@
 """What has to be written to the file system of a folder, and what somebody has changed there by hand.
 
-Three things are compared for each user: the wish (the database), what was last applied, and what is found. Where the
-wish differs from what was applied, the wish is written: that includes all that a crash has left half-done. Where it
-does not, and something else is found, somebody has changed it by hand: that is told, and not overwritten.
+Three things are compared for each user: the desired role (the database), what was last applied, and what is found.
+Where the desired role differs from what was applied, it is written: that includes all that a crash has left half-done.
+Where it does not, and something else is found, somebody has changed it by hand: that is told, and not overwritten.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .folder import NOTHING, Folder, FolderState, Member, wishes
+from .folder import NOTHING, Folder, FolderState, Member, desired_roles
 
 _WORDS = {"": "no access", "ro": "read access", "rw": "write access"}
 
@@ -41,13 +41,13 @@ class Change:
 
 
 def changes(folder: Folder, members: Sequence[Member], now: float) -> list[Change]:
-    """Return the users whose wish is not applied yet; those who lose access come first."""
+    """Return the users whose desired role is not applied yet; those who lose access come first."""
     if folder.state is not FolderState.READY:
         return []
     applied, uids = _applied(members)
     found = [
         Change(user, role, uids.get(user, 0))
-        for user, role in wishes(members, now).items()
+        for user, role in desired_roles(members, now).items()
         if role != applied.get(user, NOTHING)
     ]
     return sorted(found, key=lambda one: (one.role != NOTHING, one.user))
@@ -60,7 +60,7 @@ def _applied(members: Sequence[Member]) -> tuple[dict[str, str], dict[str, int]]
 
 
 def drift(folder: Folder, members: Sequence[Member], found: Found | None, now: float) -> tuple[str, ...]:
-    """Return what was changed by hand, as sentences; nothing while a wish is still to be applied.
+    """Return what was changed by hand, as sentences; nothing while something is still to be applied.
 
     Args:
         found: None = there is no such folder.

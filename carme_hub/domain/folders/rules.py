@@ -156,7 +156,7 @@ def invite(
     first = MemberState.PENDING if kind is SubjectKind.USER else MemberState.OPEN
     before = next((one for one in members if (one.kind, one.subject, one.via) == (kind, subject, 0)), None)
     if before is None:
-        users = {one.subject for one in members if one.kind is SubjectKind.USER and one.wish(now)}
+        users = {one.subject for one in members if one.kind is SubjectKind.USER and one.desired_role(now)}
         if len(users) >= MOST_MEMBERS:
             raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
         return Member(0, folder.id, kind, subject, role, first, actor.name, now, expires=expires)
@@ -249,7 +249,7 @@ def offer_handover(folder: Folder, members: Sequence[Member], to: str, actor: Ac
     require_manager(folder, actor)
     if to and is_owner(folder, to):
         raise FolderRefused(f"{to} owns the folder already.")
-    if to and not any(one.subject == to and one.wish(now) for one in members):
+    if to and not any(one.subject == to and one.desired_role(now) for one in members):
         raise FolderRefused(f"{to} is no member yet. Invite {to}, and hand over once that is accepted.")
     return folder.replace(handover=to)
 

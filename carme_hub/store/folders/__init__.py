@@ -1,1 +1,1 @@
-"""Shared folders in the database: the wish, what was applied of it, and what was done."""
+"""Shared folders in the database: the desired state, what was applied of it, and what was done."""

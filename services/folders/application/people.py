@@ -10,6 +10,9 @@ from carme_hub.services.handlers import Visitor
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.sessions.associations import AssociationCache
 
+#: Seconds for which groups of users are believed, where they decide about access.
+MAX_AGE = 60.0
+
 
 class PeopleOfSite:
     """Who somebody is."""
@@ -27,7 +30,7 @@ class PeopleOfSite:
 
     async def known(self, names: Collection[str]) -> list[Actor]:
         """Return those of some users whom the hub knows; their accounts are None before Slurm has answered."""
-        await self._users.refresh()
+        await self._users.refresh(MAX_AGE)
         await self._associations.refresh()
         found = []
         for name in names:

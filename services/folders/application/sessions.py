@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from carme_hub.domain.folders.folder import NOTHING, wishes
+from carme_hub.domain.folders.folder import NOTHING, desired_roles
 from carme_hub.domain.folders.rules import FolderRefused
 from carme_hub.services.hub_api import stop_server
 from carme_hub.store.folders.store import WithMembers
@@ -70,7 +70,7 @@ class MountingSessions:
 
     async def of(self, found: WithMembers) -> list[MountingSession]:
         """Return the sessions that have a folder, companions and batch jobs included, the oldest first."""
-        roles = wishes(found.members, time.time())
+        roles = desired_roles(found.members, time.time())
         rows = []
         for one in await in_store_thread(self._store.open_sessions, self._cluster):
             mode = next((each["mode"] for each in one.request.folders if each["id"] == found.folder.id), "")

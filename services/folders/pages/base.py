@@ -39,7 +39,7 @@ class FolderPage(pages.PageHandler):
         """Return a folder for a template: as REST has it, with words for people."""
         row = folder_out(self.service, found, self.actor).model_dump()
         whose = row["owner"] if row["owner_kind"] == "user" else f"account {row['owner']}"
-        users = sum(1 for one in found.members if one.wish(time.time()))
+        users = sum(1 for one in found.members if one.desired_role(time.time()))
         return {**row, "whose": whose, "role_words": ROLE_WORDS[row["my_role"]], "users": users}
 
     def show(self, template: str, **more: Any) -> None:

@@ -98,7 +98,7 @@ async def answer_handover(call: Call) -> models.FolderOut:
 
 
 async def apply_again(call: Call) -> models.FolderOut:
-    """Apply the whole wish."""
+    """Apply the whole desired state."""
     return await _done(call, "apply_again")
 
 

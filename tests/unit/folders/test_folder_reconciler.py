@@ -95,7 +95,7 @@ async def test_what_was_changed_by_hand_is_told_and_stays(site: Site) -> None:
     assert may(site.program, "mallory", site.data(found), 1)
 
 
-async def test_who_manages_it_has_the_wish_applied_over_what_was_done_by_hand(site: Site) -> None:
+async def test_who_manages_it_has_it_applied_over_what_was_done_by_hand(site: Site) -> None:
     found = await shared(site)
     by_hand(site, found, "revoke", "ben")
     by_hand(site, found, "publish", "yes")

@@ -103,7 +103,7 @@ async def test_what_may_not_be_is_refused(
     assert site.disk.folders == before
 
 
-async def test_a_wish_that_the_disk_does_not_take_is_kept_and_told(site: Site) -> None:
+async def test_what_the_disk_does_not_take_is_kept_and_told(site: Site) -> None:
     site.disk.refuses = "the disk is full"
     made = await site.done("ann", "POST", "folders", {"name": "genomes"})
     assert (made["state"], made["problem"], made["path"]) == ("making", "the disk is full.", "")
