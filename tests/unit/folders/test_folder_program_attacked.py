@@ -233,6 +233,17 @@ def test_a_full_disk_is_told_and_not_taken_for_a_strange_file(
     assert program.refused("spread", "-") == "disk-full"
 
 
+def test_a_file_system_without_acls_is_told(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def setxattr(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    assert program.refused("check") == "no-acl"
+    assert program.refused("make") == "no-acl"
+    assert [entry.name for entry in program.root.iterdir()] == [ID], "closed, and finished by the same call"
+    assert not may(program, "ann", program.root / ID, 1)
+
+
 def test_a_folder_that_is_not_roots_is_left_alone(program: Program) -> None:
     if not AS_ROOT:
         return
