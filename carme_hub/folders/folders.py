@@ -99,11 +99,8 @@ class Folders:
         def most(own: int) -> None:
             rules.may_create(actor, kind, owner, own, self._settings.max_folders)
 
-        await in_store_thread(self._store.create, folder, Event(now, actor.name, "created"), most)
-        first = Member(
-            *(0, folder.id, SubjectKind.USER, actor.name, WRITER, MemberState.ACCEPTED, actor.name, now), answered=now
-        )
-        await in_store_thread(self._store.change, folder.id, lambda _f, _m: Written(members=[first]))
+        first = _writer(folder.id, actor.name, now).replace(answered=now)
+        await in_store_thread(self._store.create, folder, first, Event(now, actor.name, "created"), most)
         return await self._applied(folder.id)
 
     async def describe(self, id: str, actor: Actor, changes: Mapping[str, Any]) -> WithMembers:

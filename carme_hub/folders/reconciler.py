@@ -26,6 +26,8 @@ from carme_hub.store.threads import in_store_thread
 People = Callable[[Collection[str]], Awaitable[Collection[Actor]]]
 #: Under this name the reconciler's own changes stand in a folder's history.
 NAME = "carme-hub"
+#: Seconds after which a folder with a problem is tried again at the latest.
+_LONGEST_RETRY = 600.0
 
 
 class FolderReconciler:
@@ -44,6 +46,8 @@ class FolderReconciler:
         self._people, self._log, self._clock = people, log, clock
         self._locks: dict[str, asyncio.Lock] = {}
         self._walks: dict[str, asyncio.Task[None]] = {}
+        #: By id, when a folder with a problem is tried again, and after how many seconds the next time.
+        self._retries: dict[str, tuple[float, float]] = {}
         #: Ids of folders on disk that no row knows, by root, as of the last comparison.
         self.unknown_on_disk: dict[str, list[str]] = {}
         #: When all folders were last compared, 0 = not yet; why the last comparison failed, "" = it did not.
@@ -64,6 +68,8 @@ class FolderReconciler:
                 found = await self._publish(found)
             except FolderError as error:
                 problem = f"{error.message}."
+            if not problem:
+                self._retries.pop(id, None)
             if problem != found.folder.problem:
                 self._log.log(logging.WARNING if problem else logging.INFO, "Folder %s: %s", id, problem or "applied")
                 found = await self._save(id, lambda folder, _members: Written(folder.replace(problem=problem)))
@@ -179,7 +185,21 @@ class FolderReconciler:
         for found in await in_store_thread(self._store.with_ends, self._clock()):
             await self._end(found)
         for found in await in_store_thread(self._store.unfinished):
-            await self.apply(found.folder.id)
+            if self._is_due(found):
+                await self.apply(found.folder.id)
+
+    def _is_due(self, found: WithMembers) -> bool:
+        """Return whether to try a folder: one with a problem less and less often, but for access that is to end."""
+        id, now = found.folder.id, self._clock()
+        if not found.folder.problem:
+            return True
+        at, delay = self._retries.get(id, (0.0, self._settings.interval))
+        if now < at:
+            return False
+        ends = any(not change.role for change in reconciliation.changes(found.folder, found.members, now))
+        longest = 0.0 if ends or found.folder.state is FolderState.REMOVING else _LONGEST_RETRY
+        self._retries[id] = (now + min(delay, longest), min(2 * delay, _LONGEST_RETRY))
+        return True
 
     async def _end(self, found: WithMembers) -> None:
         names = {one.subject for one in found.members if one.via}

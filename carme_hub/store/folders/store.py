@@ -63,8 +63,8 @@ class FolderStore:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def create(self, folder: Folder, event: Event, most: Callable[[int], None]) -> None:
-        """Store a new folder.
+    def create(self, folder: Folder, first: Member, event: Event, most: Callable[[int], None]) -> None:
+        """Store a new folder with its first member.
 
         Args:
             most: is told how many folders the owner has, and raises where that is the most.
@@ -81,6 +81,8 @@ class FolderStore:
                     connection.execute(insert(folders).values(**_row(folder)))
                 except IntegrityError as error:
                     raise _NameTaken from error
+                values = {name: value for name, value in _member_row(first).items() if name != "id"}
+                connection.execute(insert(members).values(**values))
                 self._add_event(connection, folder.id, event)
         except _NameTaken as error:
             raise FolderRefused(

@@ -75,6 +75,26 @@ async def test_a_member_whose_system_user_is_gone_stops_nobody_else(site: Site) 
     assert may(site.program, "ben", site.data(found), 4)
 
 
+async def test_a_problem_is_tried_less_and_less_often_and_the_end_of_access_always(site: Site) -> None:
+    found = await site.folders.create("genomes", site.actor("ann"))
+    for name in ("mallory", "ben"):
+        await site.folders.invite(found.folder.id, site.actor("ann"), USER, name, "ro")
+        found = await site.folders.accept("genomes", site.actor(name), 0)
+    site.runs.done.clear()
+    for _ in range(60):
+        await site.reconciler.look()
+        site.now += 20
+    assert 3 <= len(site.runs.done) <= 8
+    site.runs.silent = True
+    ben = next(one.id for one in found.members if one.subject == "ben")
+    await site.folders.revoke(found.folder.id, site.actor("ann"), ben)
+    site.runs.silent = False
+    await site.reconciler.look()
+    site.now += 20
+    await site.reconciler.look()
+    assert not may(site.program, "ben", site.data(found), 1)
+
+
 async def test_what_was_changed_by_hand_is_told_and_stays(site: Site) -> None:
     found = await shared(site)
     await site.reconciler.compare()

@@ -107,7 +107,8 @@ def access(store: FolderStore) -> FolderAccess:
 def add(store: FolderStore, applied: str = "rw", expires: float = 0.0) -> None:
     """Store a folder of ann in which ben is a writer."""
     folder = Folder(ID, "sun", "genomes", OwnerKind.USER, "ann", "projects", "ann", 1.0, FolderState.READY)
-    store.create(folder, Event(1.0, "ann", "created"), lambda _own: None)
+    ann = Member(0, ID, SubjectKind.USER, "ann", "rw", MemberState.ACCEPTED, "ann", 1.0)
+    store.create(folder, ann, Event(1.0, "ann", "created"), lambda _own: None)
     row = Member(0, ID, SubjectKind.USER, "ben", "rw", MemberState.ACCEPTED, "ann", 1.0, expires=expires)
     store.change(ID, lambda _folder, _members: Written(members=[row.replace(applied=applied, uid=7)]))
 
