@@ -23,6 +23,7 @@ from carme_hub.domain.administration import scopes as console
 from carme_hub.domain.images import scopes as images_scopes
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
+from carme_hub.folders import scopes as sharing
 from carme_hub.logs import write_json
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal_options
@@ -180,6 +181,7 @@ def configure(
     reservations: bool = False,
     activity: bool = False,
     images: bool = False,
+    folders: bool = False,
     json_logs: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
@@ -195,6 +197,7 @@ def configure(
             no ledger; where there is one, it pays for bookings.
         activity: measure what jobs use, and run the service that keeps it.
         images: keep a catalogue of container images, offer those of ``CarmeImages.stores``, and run its service.
+        folders: let users make and share folders, and run the service that keeps them (docs/howto/folders.md).
         json_logs: write the logs of the hub and its services as JSON, one object a line.
         settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
@@ -250,6 +253,8 @@ def configure(
         raise ConfigError("configure: activity=True needs Slurm, whose jobs are measured; remove slurm=False")
     if images and not slurm:
         raise ConfigError("configure: images=True needs Slurm, on whose nodes the images are; remove slurm=False")
+    if folders and not slurm:
+        raise ConfigError("configure: folders=True needs Slurm, whose jobs mount them; remove slurm=False")
     if slurm and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
@@ -261,12 +266,14 @@ def configure(
         _add_activity(c, config_file)
     if images:
         _add_images(c, config_file)
+    if folders:
+        _add_folders(c, config_file)
     if quotas or reservations:
         _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
     of_services = ((QUOTA_ROLES, quotas), (RESERVATION_ROLES, reservations), (activity_scopes.ROLES, activity))
-    parts = (*of_services, (images_scopes.ROLES, images), (console.ROLES, slurm))
+    parts = (*of_services, (images_scopes.ROLES, images), (sharing.ROLES, folders), (console.ROLES, slurm))
     for ours in (*ROLES, *(role for roles, has in parts if has for role in roles)):
         role = theirs.get(ours["name"])
         if role is None:
@@ -306,6 +313,15 @@ def _add_images(c: Config, config_file: str) -> None:
     name, scopes, role = images_scopes.SERVICE, images_scopes.SCOPES, images_scopes.SERVICE_ROLE
     _add_service(c, config_file, name, c.CarmeImages.get("port", 10105), scopes, role)
     _let_users(c, images_scopes.OFFER, f"access:services!service={name}")
+
+
+def _add_folders(c: Config, config_file: str) -> None:
+    """Enable shared folders, and let the hub run the service that keeps them."""
+    _fill(c, "CarmeFolders", {"enabled": True})
+    port, ends = c.CarmeFolders.get("port", 10106), c.CarmeFolders.get("end_sessions", False)
+    role = sharing.SERVICE_ROLE_WITH_ENDS if ends else sharing.SERVICE_ROLE
+    _add_service(c, config_file, sharing.FOLDERS, port, sharing.SCOPES, role)
+    _let_users(c, sharing.WRITE, f"access:services!service={sharing.FOLDERS}")
 
 
 def _add_service(

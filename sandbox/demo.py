@@ -113,6 +113,8 @@ class Demo:
             "token_command": list(self.cluster.token_argv) if rest else [],
             "tail_command": list(self.cluster.tail_argv) if rest else [],
             "jobs_command": [str(self.cluster.jobs_helper)] if rest else [],
+            "folders": str(self.cluster.layout.folders),
+            "folders_command": list(self.cluster.folders_argv) if rest else [],
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
             "images": [asdict(read_image(image)) for image in self.images],

@@ -21,16 +21,22 @@ c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 c.CarmeActivity.port = facts["ports"]["activity"]
 c.CarmeImages.port = facts["ports"]["images"]
+c.CarmeFolders.port = facts["ports"]["folders"]
+c.CarmeFolders.roots = {"projects": facts["folders"]}
+c.CarmeFolders.command = facts["folders_command"]
+c.CarmeFolders.interval, c.CarmeFolders.drift_interval = 2, 10
 switches: dict[str, Any] = {
     "quotas": True,
     "reservations": True,
     "activity": True,
     "images": True,
+    "folders": "CARME_SANDBOX_FOLDERS" in os.environ,
     "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
 }
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
+        "CARME_SANDBOX_FOLDERS",
         "CARME_SANDBOX_HUB",
         "CARME_SANDBOX_IMAGES",
         "CARME_SANDBOX_JSON_LOGS",

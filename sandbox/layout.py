@@ -96,6 +96,11 @@ class Layout:
         return self.state / "libexec"
 
     @property
+    def folders(self) -> Path:
+        """The root of shared folders."""
+        return self.state / "folders"
+
+    @property
     def database(self) -> Path:
         return self.state / "db"
 

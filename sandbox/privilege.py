@@ -23,6 +23,7 @@ _SUDOERS = """\
 # Made by `carme-hub sandbox up` for {state}; `carme-hub sandbox down` removes it.
 Defaults:{hub} !requiretty
 {hub} ALL=(root) NOPASSWD: {libexec}/carme-token token *, {libexec}/carme-token tail * *
+{hub} ALL=(root) NOPASSWD: {libexec}/carme-folders
 {hub} ALL=(%{group}) NOPASSWD: {libexec}/carme-submit "", {libexec}/carme-jobs ""
 """
 
@@ -31,7 +32,7 @@ def install_helpers(cluster: Cluster) -> None:
     """Put the root-owned helpers and their settings into the state folder."""
     layout = cluster.layout
     layout.libexec.mkdir(exist_ok=True)
-    for name in ("carme-token", "carme-submit", "carme-jobs"):
+    for name in ("carme-token", "carme-submit", "carme-jobs", "carme-folders", "carme-folders-tree"):
         target = layout.libexec / name
         new = target.with_suffix(".new")
         shutil.copyfile(share_folder() / "libexec" / name, new)
@@ -39,7 +40,10 @@ def install_helpers(cluster: Cluster) -> None:
         new.rename(target)
     token = {"jwt_key": str(layout.jwt_key), "group": USERS_GROUP, "lifespan": TOKEN_LIFESPAN}
     submit = {"sbatch": cluster.command("sbatch"), "slurm_conf": str(layout.hub_slurm_conf), "group": USERS_GROUP}
-    for name, document in (("carme-token", token), ("carme-submit", submit)):
+    layout.folders.mkdir(mode=0o755, exist_ok=True)
+    layout.folders.chmod(0o755)
+    folders = {"group": USERS_GROUP, "roots": {"projects": str(layout.folders)}}
+    for name, document in (("carme-token", token), ("carme-submit", submit), ("carme-folders", folders)):
         (layout.etc / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
         (layout.etc / f"{name}.json").chmod(0o644)
 

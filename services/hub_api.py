@@ -7,10 +7,10 @@ import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jupyterhub.utils import make_ssl_context, url_path_join
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 from carme_hub.logs import REQUEST_ID, log_fields
 
@@ -37,6 +37,28 @@ async def _send(path: str, timeout: float, *, headers: Mapping[str, str], **more
     request = HTTPRequest(url, headers=sent, ssl_options=_client_tls(), **times, **more)
     answer = await AsyncHTTPClient(force_instance=True).fetch(request)
     return dict(json.loads(answer.body))
+
+
+async def stop_server(user: str, name: str, *, timeout: float = 20.0) -> None:
+    """Have the hub stop a user's server; raise for an error status and when the hub does not answer.
+
+    It needs the scope ``delete:servers``. That there is no such server any more is no error.
+    """
+    server = f"servers/{quote(name, safe='')}" if name else "server"
+    url = url_path_join(os.environ["JUPYTERHUB_API_URL"], "users", quote(user, safe=""), server)
+    headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}"}
+    request = HTTPRequest(
+        url,
+        method="DELETE",
+        headers=headers,
+        ssl_options=_client_tls(),
+        connect_timeout=timeout,
+        request_timeout=timeout,
+    )
+    answer = await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
+    if answer.code not in (202, 204, 404):
+        answer.rethrow()
+        raise HTTPError(answer.code)
 
 
 def _client_tls() -> ssl.SSLContext | None:

@@ -51,6 +51,7 @@ class CarmeHubApp(Application):
             "Book GPUs, through the hub's REST API",
         ),
         "activity": ("carme_hub.cli.activity.command.ActivityApp", "What jobs used of what they asked for"),
+        "folders": ("carme_hub.cli.folders.command.FoldersApp", "Make and share folders, find datasets"),
         "train": ("carme_hub.cli.train.TrainApp", "Run a script as many ranks, in a session or a Slurm job"),
         "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),

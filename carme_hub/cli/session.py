@@ -25,7 +25,10 @@ SILENCE_TIMEOUT, POLL_INTERVAL = 120.0, 1.0
 _SEE_LIST = "`carme-hub session list` shows its state"
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 #: Options of the command line that are user options of the same name.
-_OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder")
+_OPTIONS = (
+    *("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder"),
+    "folders",
+)
 
 
 class SessionTask(HubTask):
@@ -98,6 +101,7 @@ class StartApp(_OneSession):
     reservation = Unicode("", help="The Slurm reservation to start in.").tag(config=True)
     working_folder = Unicode("", help="The folder that JupyterLab opens. The default is your home.").tag(config=True)
     missing_folder = Unicode("", help="make: make it where it is missing. The default: refuse.").tag(config=True)
+    folders = Unicode("", help="Shared folders, such as genomes:ro,results:rw.").tag(config=True)
     wait_minutes = Float(
         0.0, min=0.0, help="With --wait: for how many minutes at most. The default is as long as the hub starts it."
     ).tag(config=True)

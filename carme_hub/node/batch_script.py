@@ -223,12 +223,12 @@ def check_node(data: "Dict[str, Any]") -> None:
             what = "the container runtime needs" if theirs else "the image is missing:"
             raise Failed(NO_RUNTIME if theirs else NO_IMAGE, f"{what} {path} is not on this node")
     roots = [os.path.realpath(root) for root in data.get("bind_roots", ())]
-    for source, _destination, _mode, *optional in data.get("binds", ()):
+    for source, destination, _mode, *optional in data.get("binds", ()):
         real = os.path.realpath(source)
         if not any(real == root or real.startswith(root.rstrip("/") + "/") for root in roots):
             raise Failed(BIND_REFUSED, f"{source} leads to {real}, which is outside what may be bound")
         if not os.path.exists(real) and not (optional and optional[0]):
-            raise Failed(BIND_REFUSED, f"{source} is not on this node")
+            raise Failed(BIND_REFUSED, f"{source} ({destination}) is not on this node, or you may not enter it")
     if plan.get("node_folder"):
         os.mkdir(plan["node_folder"], 0o700)  # an existing folder could belong to anybody
 

@@ -129,7 +129,8 @@ def _from_row(row: Row[Any]) -> Session:
     values: dict[str, Any] = dict(row._mapping)
     request: Mapping[str, Any] = values["request"]
     try:
-        values["request"] = Request(**{**request, "gpus": Gpus(**request["gpus"])})
+        folders = tuple(request.get("folders", ()))
+        values["request"] = Request(**{**request, "gpus": Gpus(**request["gpus"]), "folders": folders})
         values["state"] = SessionState(values["state"])
         return Session(**values)
     except (TypeError, KeyError, ValueError) as error:

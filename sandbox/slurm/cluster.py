@@ -80,6 +80,11 @@ class Cluster:
         return ("/usr/bin/sudo", "-n", str(self.layout.libexec / "carme-token"), "tail")
 
     @property
+    def folders_argv(self) -> tuple[str, ...]:
+        """The command line of the program for shared folders; what it is to do follows it."""
+        return ("/usr/bin/sudo", "-n", str(self.layout.libexec / "carme-folders"))
+
+    @property
     def submit_helper(self) -> Path:
         """The helper of ``submit_via = "sudo"``; it runs as the user by ``sudo -n -u USER``."""
         return self.layout.libexec / "carme-submit"

@@ -25,6 +25,7 @@ DEFAULT_PORTS = {
     "reservations": 10103,
     "activity": 10104,
     "images": 10105,
+    "folders": 10106,
 }
 
 
@@ -39,8 +40,8 @@ class Ports:
 
     @classmethod
     def block(cls, first: int) -> Ports:
-        """Return the ports of a block: the hub's begin at ``first + 4``, those of the nodes at ``first + 14``."""
-        return cls(first, first + 1, first + 2, first + 14)
+        """Return the ports of a block: the hub's begin at ``first + 4``, the nodes' follow at 20."""
+        return cls(first, first + 1, first + 2, first + 20)
 
     @property
     def hub(self) -> dict[str, int]:

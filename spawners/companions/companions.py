@@ -36,6 +36,7 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.hub.images.of_sessions import image_and_site
+from carme_hub.spawners.hub.reporting import with_folders
 from carme_hub.spawners.hub.shared import HubContext
 
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
@@ -344,6 +345,7 @@ async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mappin
     try:
         owner = spawner.owner()
         image, site = await image_and_site(hub, spawner, owner, request.image, request.image_digest)
+        site = await with_folders(hub, spawner, site, request)
         if request.batch:
             spec = render_batch_job(session.id, owner, request, image, site, files, session.parent)
         else:

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from carme_hub.domain.folders.mounts import Mountable
 from carme_hub.domain.scaling_curve import ScalingCurve
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, Profile
@@ -25,11 +26,13 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration, times_to_choose
+from carme_hub.spawners.form.folders import Control, folder_controls, still_shared
 from carme_hub.spawners.form.image_starts import OfferedStarts, image_lines
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
 from carme_hub.spawners.form.slots import Bookings, reservation_choices, split_booking
 from carme_hub.spawners.form.start_estimate import prospect
+from carme_hub.spawners.form.words import gives, why_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Offer:
         makes_folders: whether a missing working folder can be made.
         stopped: returns why nothing like a request can be started now, "" = it can; None = nothing ever stops it.
         starts: how sessions start by image; None = that is not known here.
+        folders: shared folders that the user may mount. remembered: the choice of the last start, by profile.
     """
 
     profiles: tuple[Profile, ...]
@@ -67,6 +71,8 @@ class Offer:
     makes_folders: bool = True
     stopped: Callable[[Request], str] | None = None
     starts: OfferedStarts | None = None
+    folders: tuple[Mountable, ...] = ()
+    remembered: Mapping[str, str] = field(default_factory=dict)
 
     def choose(self, options: Mapping[str, object]) -> Request:
         """Return the request for these options.
@@ -85,6 +91,7 @@ class Offer:
             accounts=self.accounts,
             images=tuple(self.images),
             reservations=self.reservations,
+            folders=self.folders,
         )
         if request is not None and (wrong := self._stopped(request) or self._missing_node(request)):
             return None, (wrong,)
@@ -141,7 +148,7 @@ def render_form(
         "known": offer.cluster.known,
         "virtual": offer.virtual,
         "source": offer.source,
-        "why_empty": offer.why_empty or _why_empty(offer),
+        "why_empty": offer.why_empty or why_empty(offer.accounts),
         "cost": cost,
         "last_use": last_use,
         "cost_link": _cost_link(cost, chosen, options, here_url),
@@ -185,19 +192,6 @@ def live_answer(offer: Offer, options: Mapping[str, object], now: float) -> dict
     }
 
 
-def _why_empty(offer: Offer) -> str:
-    if offer.accounts is not None and not offer.accounts:
-        return (
-            "You have no Slurm account yet. Ask your project’s coordinator or the cluster’s support to add you to one."
-        )
-    if offer.accounts is None:
-        return "No profile is offered to your groups. Ask an administrator which group you need."
-    return (
-        "No profile is offered to your groups and Slurm accounts. "
-        "Ask the cluster’s support which group or account you need."
-    )
-
-
 def _filled_in(
     offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None
 ) -> Mapping[str, object]:
@@ -205,6 +199,7 @@ def _filled_in(
     if options is not None:
         return options
     last = {name: value for name, value in (last or {}).items() if name != "node"}  # that was for one job
+    last = still_shared(last, offer.folders)
     return last if last and offer.examine(last)[0] is not None else {}
 
 
@@ -255,7 +250,7 @@ def _card(
         "id": f"carme-{profile.slug}",
         "name": profile.display_name,
         "description": profile.description,
-        "gives": _gives(profile, offer.virtual),
+        "gives": gives(profile, offer.virtual),
         "prospect": seen,
         "link": link,
         "controls": _controls(offer, profile, options, problems if options else ()),
@@ -275,26 +270,6 @@ def _prospect(
     more = {"virtual": offer.virtual, "suggest": suggest}
     image = offer.starts.sentence(offer.cluster, usual) if offer.starts is not None else ""
     return {**prospect(offer.cluster, profile, usual, now, bookings=offer.bookings, **more), "image": image}
-
-
-def _gives(profile: Profile, virtual: bool) -> list[str]:
-    """Return the resources of a profile, as short phrases."""
-    gives = []
-    if profile.gpus:
-        label = "virtual " if virtual else ""
-        each = " or ".join(f"{profile.gpus.most(t)} × {label}{t}" for t in profile.gpus.types)
-        gives.append(each if profile.gpus.count.fixed else f"up to {each}")
-    cpus, memory, time_limit = profile.cpus, profile.memory_gib, profile.time_minutes
-    for limit, max_text in (
-        (cpus, "1 CPU" if cpus.max == 1 else f"{cpus.max} CPUs"),
-        (memory, f"{memory.max} GiB of memory"),
-        (time_limit, duration(time_limit.max)),
-    ):
-        gives.append(max_text if limit.fixed else f"up to {max_text}")
-    return gives
-
-
-Control = dict[str, object]
 
 
 def _controls(
@@ -384,6 +359,11 @@ def _controls(
             labels = ("do not start, and show an error", "make it")
             choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, labels, strict=True)]
             add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)
+    if "folders" not in settled:
+        chosen = (
+            options["folders"] if "folders" in options else "" if options else offer.remembered.get(profile.slug, "")
+        )
+        controls += folder_controls(profile.slug, offer.folders, chosen, wrong.get("folders", ""))
     return controls
 
 

@@ -27,6 +27,7 @@ from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, Refused
 from carme_hub.sessions.profile_fields import profile_field
+from carme_hub.spawners.form.folders import places
 from carme_hub.spawners.form.form import Offer, render_form
 from carme_hub.spawners.form.options import checked_options, options_from_form, options_from_query
 from carme_hub.spawners.job_script import Owner, working_folder
@@ -219,8 +220,9 @@ class OfferSettings(LoggingConfigurable):
                 if self.orm_spawner is not None:
                     self.orm_spawner.user_options = self.user_options
             owner = self.owner()
-            places = (owner.home, *(bind.destination for bind in self.site_binds()))
-            check_folder(working_folder(owner, self._request), places)
+            binds = (bind.destination for bind in self.site_binds())
+            inside = (owner.home, *binds, *places(self._request, offer.folders))
+            check_folder(working_folder(owner, self._request), inside)
             if self.admission is not None:
                 await maybe_future(self.admission(self, self._request))
         except Refused as error:

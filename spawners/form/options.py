@@ -11,11 +11,15 @@ from typing import Annotated
 
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
+from carme_hub.domain.folders.mounts import as_text
 from carme_hub.domain.sessions.profile_choice import whole_number
 from carme_hub.errors import ProfileNotAllowed
 
 #: Separates a profile's slug and the name of its control. Neither slugs nor option names contain it.
 SEPARATOR = "."
+
+#: Each shared folder has a control of its own in the form: this, and its id; the option ``folders`` has them all.
+FOLDER = "folder-"
 
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 _Key = Annotated[str, Field(min_length=1, max_length=128)]
@@ -41,6 +45,9 @@ def options_from_form(form_data: Mapping[str, Sequence[object]]) -> dict[str, st
         if key in options:
             raise ProfileNotAllowed(f"The option {key!r} was sent twice.", reason="bad-options")
         options[key] = value
+    mounts = [f"{key.removeprefix(FOLDER)}:{options.pop(key)}" for key in sorted(options) if key.startswith(FOLDER)]
+    if mounts:
+        options["folders"] = ",".join([*filter(None, [str(options.get("folders", ""))]), *mounts])
     return checked_options({k: _numbered(k, v) for k, v in options.items()})
 
 
@@ -55,6 +62,11 @@ def checked_options(raw: object) -> dict[str, str | int]:
     Raises:
         ProfileNotAllowed: the shape is wrong; the message names the option.
     """
+    if isinstance(raw, Mapping) and isinstance(raw.get("folders"), (list, tuple)):
+        try:
+            raw = {**raw, "folders": as_text(raw["folders"])}
+        except ValueError as error:
+            raise ProfileNotAllowed(f"The option “folders”: {error}.", reason="bad-options") from error
     try:
         return _OPTIONS.validate_python(raw)
     except ValidationError as e:

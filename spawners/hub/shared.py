@@ -30,6 +30,7 @@ from carme_hub.administration.administration import Administration
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError
+from carme_hub.folders.settings import CarmeFolders
 from carme_hub.images.offered import OfferedImages
 from carme_hub.images.settings import CarmeImages
 from carme_hub.images.starts import ImageStarts
@@ -48,10 +49,12 @@ from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.idle.watch import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
+from carme_hub.spawners.shared_folders import FolderAccess
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.finished_jobs import FinishedJobStore
+from carme_hub.store.folders.store import FolderStore
 from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.idle import IdleStore
 from carme_hub.store.images.catalogue import ImageStore
@@ -106,6 +109,8 @@ class HubContext:
         self.images: OfferedImages | None = None
         #: What happened to idle sessions; None where jobs are not measured.
         self.idle_events: IdleStore | None = None
+        #: Which shared folders users may mount; None without them.
+        self.folders: FolderAccess | None = None
         self._images = CarmeImages(config=config, log=logger)
         self._image_starts: ImageStarts | None = None
         self._store = CarmeStore(config=config, log=logger)
@@ -141,6 +146,9 @@ class HubContext:
             in_slurm = self.settings.reservations().show
             counted = self._counted_by
             self.slots = Slots(engine, self.settings.cluster, licenses=counted, in_slurm=in_slurm, log=self.log)
+        folders = CarmeFolders(config=self._config, log=self.log)
+        if folders.enabled:
+            self.folders = FolderAccess(folders, FolderStore(engine, self.settings.cluster), self.log)
         self._revoke_unused_tokens()
         self.reconciler = SessionReconciler(
             *(self.registry, self.client, self.watcher),

@@ -35,6 +35,7 @@ from carme_hub.spawners.handlers.pages import install_handlers
 from carme_hub.spawners.hub.images.of_sessions import form_images, image_and_site
 from carme_hub.spawners.hub.monitoring.start_outcome import observed_start
 from carme_hub.spawners.hub.proxy_routes import add_route
+from carme_hub.spawners.hub.reporting import with_folders
 from carme_hub.spawners.hub.shared import HubContext, shared
 from carme_hub.spawners.hub.start_queue import StartInPieces, start_queue
 from carme_hub.spawners.hub.startup import start_with_hub
@@ -121,6 +122,8 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             virtual=self.virtual,
             stopped=hub.administration.why_not if hub.administration is not None else None,
             bookings=await slots.for_user(self.user.name, groups, accounts, cluster) if slots is not None else None,
+            folders=await hub.folders.mountable(self.user.name) if hub.folders is not None else (),
+            remembered=await hub.folders.remembered(self.user.name) if hub.folders is not None else {},
         )
 
     async def cost(self, request: Request | None) -> tuple[Cost | None, Mapping[str, RemainingBudget]]:
@@ -222,11 +225,14 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             tls=self._tls,
         )
         try:
+            site = await with_folders(hub, self, site, request)
             spec = render(session.id, owner, request, image, self.with_apps(server, owner), site)
-        except ContainerError as error:
+        except (ContainerError, Refused) as error:
             await hub.registry.close(session.id, str(error))
             await hub.release_hold(session.id)
             raise
+        if hub.folders is not None:
+            await hub.folders.remember(owner.name, request)
         progress.say(10, "Submitting to Slurm.")
         submit = submit_once(
             *(hub.registry, hub.reconciler, hub.client, session, spec),

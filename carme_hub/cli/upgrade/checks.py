@@ -16,6 +16,7 @@ from traitlets.config import Config
 
 from carme_hub import __version__
 from carme_hub.errors import CarmeError, StoreError
+from carme_hub.folders.settings import CarmeFolders
 from carme_hub.paths import share_folder
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.job_script import DATA_VERSION
@@ -122,6 +123,9 @@ def helpers(config: Config) -> Iterator[Finding]:
     slurm: Any = CarmeSlurm(config=config)
     commands = (slurm.submit_command, slurm.jobs_command, slurm.token_command, slurm.tail_command)
     paths = {Path(word) for command in commands for word in command if word.startswith("/")}
+    for word in CarmeFolders(config=config).command:
+        if word.startswith("/"):
+            paths |= {Path(word), Path(f"{word}-tree")}
     for path in sorted(paths):
         ours = share_folder() / "libexec" / path.name
         if not ours.is_file():

@@ -22,9 +22,11 @@ from carme_hub.cli.reservations.service_client import PUBLIC_HUB_URL_VARIABLE
 from carme_hub.domain.administration import offboarding
 from carme_hub.domain.administration.offboarding import Found, State
 from carme_hub.errors import CarmeError, Refused
+from carme_hub.folders.scopes import FOLDERS
+from carme_hub.folders.settings import CarmeFolders
 from carme_hub.slurm.settings import CarmeSlurm
 
-from . import calendar_parts, hub_parts, ledger_parts
+from . import calendar_parts, hub_parts, ledger_parts, sharing_parts
 from .folders import Folders, archive_of, folders_of
 from .job_parts import Jobs
 from .locks import REASON_NEEDED, ROOT
@@ -129,7 +131,9 @@ class OffboardApp(HubTask):
     async def _parts(self, stack: AsyncExitStack, config: Config, hub: HubClient, user: str) -> list[Part]:
         """Return all parts in the order in which they end."""
         reserves, charges = CarmeReservations(config=config).enabled, CarmeQuotas(config=config).enabled
+        shares = CarmeFolders(config=config).enabled
         scopes = [*hub_parts.SCOPES, *(hub_parts.REMOVES if self.remove else ())]
+        scopes += [sharing_parts.SCOPE] if shares else []
         await hub_parts.check_scopes(hub, [*scopes, *((calendar_parts.SCOPE,) if reserves else ())])
         about = (hub, user, self.reason)
         folders = folders_of(user, config, self.folders)
@@ -140,6 +144,9 @@ class OffboardApp(HubTask):
             service = HubClient(self.address(), self.token(), self.ca, service="reservations")
             calendar = await stack.enter_async_context(service)
             parts.append(calendar_parts.Bookings(calendar, user, self.reason))
+        if shares:
+            service = HubClient(self.address(), self.token(), self.ca, service=FOLDERS)
+            parts.append(sharing_parts.SharedFolders(await stack.enter_async_context(service), user))
         parts += [hub_parts.Shares(*about), hub_parts.Tokens(*about)]
         if reserves or charges:
             parts += await self._ledger_parts(stack, user, reserves=reserves, charges=charges)

@@ -19,6 +19,7 @@ OPTION_KEYS = (
     "working_folder",
     "missing_folder",
     "node",
+    "folders",
 )
 
 #: Values of ``missing_folder`` for a working folder that does not exist: refuse the start, or make the folder.

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.folders.mounts import Mountable
+from carme_hub.domain.folders.mounts import chosen as chosen_folders
 from carme_hub.errors import NoAccount, ProfileNotAllowed, Refused
 
 from .profile import (
@@ -129,8 +131,9 @@ def examine(
     accounts: Sequence[str] | None,
     images: Sequence[str],
     reservations: Collection[str] = (),
+    folders: Sequence[Mountable] = (),
 ) -> tuple[Request | None, tuple[Problem, ...]]:
-    """Return the request, or None and all problems. The arguments are those of ``choose``."""
+    """Return the request, or None and all problems; arguments as of ``choose``, and ``folders`` that may be mounted."""
     named = options.get("profile", "")
     if not profiles:
         if accounts is not None and not accounts:
@@ -140,7 +143,7 @@ def examine(
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
         return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
-    return _Validation(profile, options).run(accounts, images, reservations)
+    return _Validation(profile, options, folders).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
@@ -161,9 +164,10 @@ def _is_short_line(text: str) -> bool:
 class _Validation:
     """The check of user options against one profile, with the problems found so far."""
 
-    def __init__(self, profile: Profile, options: Mapping[str, object]) -> None:
+    def __init__(self, profile: Profile, options: Mapping[str, object], folders: Sequence[Mountable] = ()) -> None:
         self.profile = profile
         self.options = options
+        self.mountable = folders
         self.problems: list[Problem] = []
         self.fixed: Mapping[str, object] = {}
 
@@ -191,6 +195,7 @@ class _Validation:
             make_folder=self.make_folder(),
             node=self.node(),
             fields={one.name: value for one in profile.fields if (value := self.field(one))},
+            folders=self.folders(),
         )
         return (None if self.problems else request), tuple(self.problems)
 
@@ -370,6 +375,13 @@ class _Validation:
             self.problem("node", f"{_shown(requested)} is not the name of a node.")
             return ""
         return str(requested)
+
+    def folders(self) -> tuple[Mapping[str, str], ...]:
+        """Return the shared folders to mount."""
+        found, wrong = chosen_folders(self.requested("folders", ""), self.mountable)
+        for message in wrong:
+            self.problem("folders", message)
+        return tuple(found)
 
     def make_folder(self) -> bool:
         """Return whether to make a working folder that does not exist."""

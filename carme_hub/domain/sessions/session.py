@@ -39,6 +39,7 @@ class Request:
         python: path of the Python in the image that conducts it. requeue: whether another job continues the run of a
             batch job that ended with ``CONTINUES``.
         fields: values of the profile's fields of installed packages, by name.
+        folders: shared folders that are mounted, each with ``id`` and ``mode`` ("ro" or "rw").
     """
 
     profile: str
@@ -63,6 +64,7 @@ class Request:
     make_folder: bool = False
     image_digest: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         self.gpus.per_node(self.nodes)

@@ -63,7 +63,7 @@ class Part:
     def __init__(self, book: SessionRegistry) -> None:
         self.registry, self.client, self.log = book, Slurm(), logging.getLogger("test")
         self.admission, self.slots, self.reporter_tokens, self.activity = None, None, None, None
-        self.images = None
+        self.images = self.folders = None
         self.associations = SimpleNamespace(known=True)
         self.done: list[str] = []
         self.refuses = ""

@@ -1,0 +1,1 @@
+"""The folders service: folders that people share, and datasets."""

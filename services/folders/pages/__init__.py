@@ -1,0 +1,1 @@
+"""The pages of shared folders and datasets."""

@@ -1,0 +1,254 @@
+"""Members who know how carme-folders works gain nothing by it: links, other people's files, names, full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig.folder_program import AS_ROOT, GROUP_ID, ID, OTHERS, PEOPLE, Program, may
+
+NAMES = (
+    *(b"new\nline", b"-rf", b"..data", b"...", b"\xff\xfe", b"a" * 255, b"{'a': 1}", b"$(reboot)", b"\x1b[31m", b"#!x"),
+    *(b" ", b"\\", b'"', "ä\u202e".encode(), b"data", ID.encode()),
+)
+
+
+def state(path: Path) -> tuple[object, ...]:
+    """Return all that must not change of something: mode, owner, ACLs, times."""
+    found = os.lstat(path)
+    attributes = {} if path.is_symlink() else {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    return found.st_mode, found.st_uid, found.st_ctime_ns, sorted(attributes.items())
+
+
+@pytest.fixture
+def outside(program: Program) -> Path:
+    """A folder on the same file system with somebody's private file, and a private folder."""
+    place = program.place / "outside"
+    (place / "inner").mkdir(parents=True)
+    for name in ("secret", "inner/secret"):
+        (place / name).write_text("secret")
+        (place / name).chmod(0o600)
+        if AS_ROOT:
+            os.chown(place / name, OTHERS["mallory"], OTHERS["mallory"])
+    place.chmod(0o755)
+    return place
+
+
+@contextlib.contextmanager
+def exchanged(data: Path, outside: Path) -> Iterator[None]:
+    """Exchange a folder and a link to the outside for each other, as fast as it goes, meanwhile."""
+    (data / "a").mkdir()
+    (data / "a" / "secret").write_text("x")
+    (data / "b").symlink_to(outside)
+    ended = threading.Event()
+
+    def exchange() -> None:
+        with contextlib.suppress(OSError):  # they were deleted
+            while not ended.is_set():
+                (data / "a").rename(data / "c")
+                (data / "b").rename(data / "a")
+                (data / "c").rename(data / "b")
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*")
+def test_a_link_that_takes_the_place_of_a_folder_leads_nowhere(program: Program, outside: Path) -> None:
+    data = program.shared()
+    before = {path: state(path) for path in [outside, *outside.rglob("*")]}
+    with exchanged(data, outside):
+        for _ in range(15):
+            for act in (("repair", "ann"), ("spread", "-"), ("scan",)):
+                program.do(*act)
+    assert {path: state(path) for path in before} == before
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*")
+def test_deleting_follows_no_link_that_takes_the_place_of_a_folder(program: Program, outside: Path) -> None:
+    data = program.shared()
+    for number in range(200):
+        (data / f"folder {number}").mkdir()
+    before = {path: state(path) for path in [outside, *outside.rglob("*")]}
+    with exchanged(data, outside):
+        program.call("remove", "projects", ID)
+    program.do("remove")
+    assert list(program.root.iterdir()) == []
+    assert {path: state(path) for path in before} == before
+
+
+def test_a_hard_link_to_somebody_elses_file_is_not_touched(program: Program, outside: Path) -> None:
+    data = program.shared()
+    os.link(outside / "secret", data / "mine now")
+    # As if ann could write it, so that it looks like a file that was made here.
+    program.tree.set_acl(
+        handle := os.open(outside / "inner" / "secret", os.O_RDONLY),
+        program.tree.Acl(6, 0, 0, 6, {PEOPLE["ann"]: 6}),
+    )
+    os.close(handle)
+    os.link(outside / "inner" / "secret", data / "this too")
+    before = state(data / "mine now"), state(data / "this too")
+    program.do("grant", "cleo", "rw")
+    assert program.do("spread", "-")["hard_links"] == 2
+    program.do("repair", "ann")
+    program.do("grant", "cleo", "ro")
+    program.do("spread", str(PEOPLE["cleo"]))
+    assert (state(data / "mine now"), state(data / "this too")) == before
+
+
+def test_a_private_file_of_a_member_that_another_moves_here_stays_private(program: Program, outside: Path) -> None:
+    data = program.shared()
+    program.do("grant", "dora", "rw")
+    if AS_ROOT:
+        os.chown(outside / "secret", PEOPLE["dora"], PEOPLE["dora"])
+    (outside / "secret").rename(data / "look")
+    before = state(data / "look")
+    program.do("grant", "cleo", "rw")
+    program.do("spread", "-")
+    if AS_ROOT:
+        program.do("repair", "ann")
+        program.do("repair", "cleo")
+    assert state(data / "look") == before
+    assert AS_ROOT is False or not may(program, "ben", data / "look", 4)
+
+
+def test_names_are_names_and_nothing_else(program: Program) -> None:
+    data = program.shared()
+    for name in NAMES:
+        path = data / os.fsdecode(name)
+        path.write_text("x")
+        path.chmod(0o600)
+    found = program.do("scan")
+    assert found["files"] == len(NAMES)
+    assert len(found["names"]) == len(NAMES)
+    assert "\\xff\\xfe" in found["names"]
+    program.do("remove")
+    assert list(program.root.iterdir()) == []
+
+
+def test_what_is_no_file_is_counted_and_not_opened(program: Program) -> None:
+    data = program.shared()
+    os.mkfifo(data / "fifo")
+    (data / "link").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = Path.cwd()
+        os.chdir(data)
+        listener.bind("socket")
+        os.chdir(here)
+    if AS_ROOT:
+        os.mknod(data / "device", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    before = [state(path) for path in sorted(data.iterdir())]
+    found = program.do("repair", "ann")
+    assert (found["strange"], found["links"]) == (3 if AS_ROOT else 2, 1)
+    program.do("spread", "-")
+    assert [state(path) for path in sorted(data.iterdir())] == before
+    program.do("remove")
+
+
+def test_many_files_are_done_in_one_call_and_a_call_that_takes_too_long_goes_on(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = program.shared()
+    for number in range(5000):
+        os.close(os.open(data / str(number), os.O_CREAT, 0o600))
+    assert program.do("scan")["files"] == 5000
+    monkeypatch.setattr(program.tree, "SECONDS", 0.02)
+    assert program.refused("remove") == "time"
+    assert not (program.root / ID).exists()
+    monkeypatch.setattr(program.tree, "SECONDS", 240.0)
+    program.do("remove")
+    assert list(program.root.iterdir()) == []
+
+
+class FullDisk:
+    """setxattr(2) on a disk that becomes full after some calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real, self.left = os.setxattr, 1000
+        monkeypatch.setattr(os, "setxattr", self.setxattr)
+
+    def setxattr(self, *arguments: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._real(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("calls", range(4))
+def test_a_disk_that_gets_full_half_way_lets_nobody_in_and_the_same_call_goes_on(
+    program: Program, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    disk = FullDisk(monkeypatch)
+    disk.left = calls
+    status, answer = program.call("make", "projects", ID)
+    if calls < 2:
+        assert (status, answer["reason"]) == (2, "disk-full")
+    disk.left = 1000
+    assert program.do("make")["odd"] == []
+    disk.left = calls
+    status, answer = program.call("grant", "projects", ID, "ann", "rw")
+    if calls < 3:
+        assert (status, answer["reason"]) == (2, "disk-full")
+        assert program.do("show")["members"] == {}
+        assert not may(program, "ann", program.data, 1)
+    disk.left = 1000
+    program.do("grant", "ann", "rw")
+    assert program.do("show")["odd"] == []
+
+
+def test_somebody_is_shut_out_even_where_the_disk_is_full(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = program.shared()
+    disk = FullDisk(monkeypatch)
+    disk.left = 0
+    assert program.refused("revoke", "ben") == "closed"
+    assert not may(program, "ben", data, 1)
+    assert "The outer folder is closed for all its members." in program.do("show")["odd"]
+    disk.left = 1000
+    program.do("revoke", "ben")
+    assert program.do("show")["odd"] == []
+    assert may(program, "ann", data, 7)
+    assert not may(program, "ben", data, 1)
+
+
+def test_a_full_disk_is_told_and_not_taken_for_a_strange_file(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = program.shared()
+    (data / "file").write_text("x")
+    program.do("grant", "cleo", "rw")
+    disk = FullDisk(monkeypatch)
+    disk.left = 0
+    assert program.refused("spread", "-") == "disk-full"
+
+
+def test_a_file_system_without_acls_is_told(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def setxattr(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    assert program.refused("check") == "no-acl"
+    assert program.refused("make") == "no-acl"
+    assert [entry.name for entry in program.root.iterdir()] == [ID], "closed, and finished by the same call"
+    assert not may(program, "ann", program.root / ID, 1)
+
+
+def test_a_folder_that_is_not_roots_is_left_alone(program: Program) -> None:
+    if not AS_ROOT:
+        return
+    (program.root / ID).mkdir()
+    os.chown(program.root / ID, PEOPLE["ann"], GROUP_ID)
+    assert program.refused("make") == "not-ours"
+    (program.root / ID / "data").symlink_to("/etc")
+    assert program.refused("grant", "ann", "rw") in ("system", "not-ours")
