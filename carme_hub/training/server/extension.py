@@ -10,6 +10,8 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``GET``, ``POST <base>/carme/activity``: what the session uses and what is left of it (``activity``).
 - ``POST <base>/carme/end``: the hub has the session put in order before it ends it (``orderly_end``).
 
+- ``carme/files``, ``carme/uploads``: the page *Files* (``carme_hub.files``).
+
 The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 """
 
@@ -30,6 +32,9 @@ from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
+
+from carme_hub.files.routes import routes as file_routes
+from carme_hub.files.tus import Transfers
 
 from .activity import SessionActivity, kernel_pids
 from .end_handler import EndHandler, orderly_end_of
@@ -70,6 +75,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
             (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
+            *file_routes(base, Transfers()),
         ],
     )
 

@@ -1,0 +1,23 @@
+"""The addresses of the file page, which the session's server extension adds (``carme_hub.training.server.extension``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_server.utils import url_path_join
+
+from carme_hub.files.downloads import ArchiveHandler, FileHandler
+from carme_hub.files.page import PageHandler
+from carme_hub.files.tus import Transfers, UploadHandler
+
+
+def routes(base: str, transfers: Transfers) -> list[Any]:
+    """Return the handlers below the server's base URL."""
+    shared = {"transfers": transfers}
+    return [
+        (url_path_join(base, r"carme/uploads/?"), UploadHandler, shared),
+        (url_path_join(base, r"carme/uploads/([A-Za-z0-9_.-]+)"), UploadHandler, shared),
+        (url_path_join(base, r"carme/files/?"), PageHandler),
+        (url_path_join(base, r"carme/files/archive"), ArchiveHandler),
+        (url_path_join(base, r"carme/files/file"), FileHandler),
+    ]
