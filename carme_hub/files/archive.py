@@ -1,9 +1,9 @@
-"""Archives of files and folders, made piece by piece while somebody downloads them: tar (PAX) or zip without compression.
+"""Archives of files and folders, made piece by piece while somebody downloads them: tar (PAX) or uncompressed zip.
 
 Nothing is kept in memory but one piece, and for a zip its directory (some hundred bytes a file). Links are packed as
-links and never followed; sockets, pipes and devices are left out; names lead nowhere outside of the folder that they are
-unpacked in. A file that cannot be read, or that changes its length meanwhile, does not end the archive: the file
-``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why.
+links and never followed; sockets, pipes and devices are left out; names lead nowhere outside of the folder in which
+they are unpacked. A file that cannot be read, or becomes shorter meanwhile, does not end the archive: the file
+``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why (in a tar, zeros stand for what is missing of a file).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _tar(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
             if kind == stat.S_IFDIR:
                 info.type = tarfile.DIRTYPE
             elif kind == stat.S_IFLNK:
-                info.type, info.linkname = tarfile.SYMTYPE, os.readlink(entry.path)
+                info.type, info.linkname = tarfile.SYMTYPE, str(Path(entry.path).readlink())
             elif kind == stat.S_IFREG:
                 fd, status = _opened(entry)
                 info.size = status.st_size
@@ -191,7 +191,7 @@ def _zip(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
                     info.filename += "/"
                     archive.writestr(info, b"")
                 elif kind == stat.S_IFLNK:
-                    archive.writestr(info, os.fsencode(os.readlink(entry.path)))
+                    archive.writestr(info, os.fsencode(str(Path(entry.path).readlink())))
                 elif kind == stat.S_IFREG:
                     fd, status = _opened(entry)
                     with archive.open(info, "w", force_zip64=True) as member:

@@ -29,7 +29,7 @@ class FilesHandler(JupyterHandler):
 
     async def prepare(self) -> None:  # type: ignore[override]
         """Refuse strangers before anything of the request is used: bodies are read as they arrive."""
-        await ensure_async(super().prepare())
+        await super().prepare()
         if self._finished or self.request.method == "OPTIONS":
             return
         if self.current_user is None:
@@ -60,7 +60,7 @@ class FilesHandler(JupyterHandler):
         except NotPossible as error:
             raise as_answer(error) from error
 
-    def write_error(self, status_code: int, **more: Any) -> None:
+    def write_error(self, status_code: int, **more: Any) -> None:  # noqa: ARG002  Tornado's
         """Answer with the reason in plain text, which programs and people read alike."""
         error = (more.get("exc_info") or (None, None))[1]
         text = getattr(error, "log_message", None) or self._reason

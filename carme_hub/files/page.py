@@ -43,7 +43,8 @@ _PAGE = """<!doctype html>
 <input type="hidden" name="folder" value="{folder}">
 <table>
 <caption>{caption}</caption>
-<thead><tr><td></td><th scope="col">Name</th><th scope="col" class="size">Size</th><th scope="col">Changed (UTC)</th></tr>
+<thead>
+<tr><td></td><th scope="col">Name</th><th scope="col" class="size">Size</th><th scope="col">Changed (UTC)</th></tr>
 </thead>
 <tbody>
 {rows}
@@ -58,7 +59,9 @@ _PAGE = """<!doctype html>
 """
 _UPLOAD = """<section aria-labelledby="upload">
 <h2 id="upload">Upload into this folder</h2>
-<noscript><p class="note">Uploads need JavaScript here, or any program that speaks tus 1.0; downloads do not.</p></noscript>
+<noscript>
+<p class="note">Uploads need JavaScript here, or any program that speaks tus 1.0; downloads do not.</p>
+</noscript>
 <div id="drop" hidden>
 <p><label for="files">Files</label> <input type="file" id="files" multiple>
 <label for="folders">or a folder</label> <input type="file" id="folders" webkitdirectory multiple></p>
@@ -111,7 +114,7 @@ def render(seen: Listing, base: str, places: list[Path]) -> str:
             links.append(_page_link(own, seen, max(0, seen.first - MOST_ENTRIES), "Before"))
         if last < seen.count:
             links.append(_page_link(own, seen, last, "After"))
-        more = f'<p>{seen.first + 1} to {last} of {seen.count} {" ".join(links)}</p>'
+        more = f"<p>{seen.first + 1} to {last} of {seen.count} {' '.join(links)}</p>"
     space = f"{size_text(seen.free)} of {size_text(seen.total)} are free on this file system."
     if not seen.writable:
         space += " You may not write into this folder."

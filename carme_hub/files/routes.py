@@ -1,4 +1,4 @@
-"""The addresses of the file page, which the session's server extension adds (``carme_hub.training.server.extension``)."""
+"""The addresses of the file page; the session's server extension adds them (``carme_hub/training/server``)."""
 
 from __future__ import annotations
 

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
-import hashlib
 import hmac
 import os
 from collections import OrderedDict
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +27,14 @@ from tornado import web
 
 from carme_hub.files.handlers import TRANSFERS, FilesHandler, as_answer, close_later
 from carme_hub.files.places import NotPossible, folder_of, name_of, refused, relative_of
-from carme_hub.files.uploads import LENGTH_MAX, Upload, UploadFolder, make_folders, place_of
+from carme_hub.files.tus_headers import CHECKSUMS, checksum_of, expires, metadata, number
+from carme_hub.files.uploads import Upload, UploadFolder, make_folders, place_of
 
 VERSION, EXTENSIONS = "1.0.0", "creation,creation-with-upload,expiration,checksum,termination"
-CHECKSUMS = ("sha1", "sha256", "sha512", "md5")
 BODY = "application/offset+octet-stream"
 #: Bytes that are written at once, seconds for an older request to let go of an upload, and uploads that are remembered
 #: after their end: a client that did not get the last answer asks for them.
 PIECE, TAKE_OVER, REMEMBERED = 1 << 20, 10.0, 1000
-#: Bytes of Upload-Metadata, which is kept with the upload.
-METADATA_MAX = 16_384
 
 
 class Transfers:
@@ -113,11 +108,11 @@ class UploadHandler(FilesHandler):
             raise as_answer(error) from error
 
     async def _create(self) -> None:
-        length = self._number("Upload-Length")
+        length = number(self.request.headers, "Upload-Length")
         text = self.request.headers.get("Upload-Metadata", "")
         given = metadata(text)
         with_body = self.request.headers.get("Content-Type") == BODY
-        checksum = self._wanted_checksum() if with_body else None
+        checksum = checksum_of(self.request.headers) if with_body else None
 
         def create() -> Upload:
             folder = folder_of(given.get("folder", b""), Path.home())
@@ -145,26 +140,9 @@ class UploadHandler(FilesHandler):
             raise NotPossible(404, "There is no such upload.")
         if self.request.headers.get("Content-Type") != BODY:
             raise NotPossible(415, f"The body's Content-Type has to be {BODY}.")
-        await self._open(self.path_args[0], self._number("Upload-Offset"), self._wanted_checksum())
-
-    def _number(self, header: str) -> int:
-        text = self.request.headers.get(header, "")
-        if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > LENGTH_MAX:
-            raise NotPossible(400, f"{header} has to be a number of bytes.")
-        return int(text)
-
-    def _wanted_checksum(self) -> tuple[Any, bytes] | None:
-        """Return a hash and the digest that the body shall have; None where the request names none."""
-        text = self.request.headers.get("Upload-Checksum", "")
-        if not text:
-            return None
-        name, _, digest = text.partition(" ")
-        if name not in CHECKSUMS:
-            raise NotPossible(400, f"Upload-Checksum: {name[:20]!r} is none of {', '.join(CHECKSUMS)}.")
-        try:
-            return hashlib.new(name, usedforsecurity=False), base64.b64decode(digest, validate=True)
-        except binascii.Error as error:
-            raise NotPossible(400, "Upload-Checksum: the digest has to be Base64.") from error
+        await self._open(
+            self.path_args[0], number(self.request.headers, "Upload-Offset"), checksum_of(self.request.headers)
+        )
 
     async def _open(self, address: str, offset: int, checksum: tuple[Any, bytes] | None) -> None:
         """Take the upload, and check that the request goes on where it stands."""
@@ -351,28 +329,6 @@ class UploadHandler(FilesHandler):
 
     async def _in_thread(self, work: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(TRANSFERS, work, *args)
-
-
-def metadata(text: str) -> dict[str, bytes]:
-    """Return the values of Upload-Metadata by their keys."""
-    if len(text) > METADATA_MAX:
-        raise NotPossible(413, f"Upload-Metadata has more than {METADATA_MAX} bytes.")
-    found: dict[str, bytes] = {}
-    for pair in text.split(",") if text.strip() else ():
-        key, _, value = pair.strip().partition(" ")
-        try:
-            decoded = base64.b64decode(value, validate=True)
-        except binascii.Error:
-            decoded = b"\0"
-        if not key or key in found or decoded == b"\0":
-            raise NotPossible(400, "Upload-Metadata: pairs of a key and a value in Base64, each key once.")
-        found[key] = decoded
-    return found
-
-
-def expires(upload: Upload) -> str:
-    """Return when an upload expires, as RFC 9110 writes it."""
-    return format_datetime(datetime.fromtimestamp(upload.expires, UTC), usegmt=True)
 
 
 def find(address: str) -> Upload:

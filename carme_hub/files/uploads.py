@@ -1,9 +1,9 @@
 """Uploads that have begun and are not complete: their state is beside their data, in the folder that the file goes to.
 
 An upload with the id ID has two files in its folder: ``.ID.carme-upload``, the bytes that have arrived, and
-``.ID.carme-upload.json``, its name and length. So it counts in that folder's quota, outlives the session, needs no space
-in the home, and becomes the file by a rename. The offset is the size of the first file. Anybody who may write into the
-folder may exchange names there: files are opened without following links, and must belong to this user.
+``.ID.carme-upload.json``, its name and length. So it counts in that folder's quota, outlives the session, needs no
+space in the home, and becomes the file by a rename. The offset is the size of the first file. Anybody who may write
+into the folder may exchange names there: files are opened without following links, and must belong to this user.
 
 An upload that nobody has written to for a week has expired; it is removed when somebody next uploads to the folder.
 """

@@ -211,7 +211,7 @@ def test_a_name_may_have_any_bytes(server: Server, folder: Path) -> None:
     given = f"filename {coded(name)},folder {coded(str(folder))}"
     answer = server.ask("POST", UPLOADS, {**TUS, "Upload-Length": "1", "Upload-Metadata": given})
     assert patch(server, answer.headers["location"], 0, b"x").status == 204
-    assert os.listdir(os.fsencode(folder)) == [name]
+    assert [os.fsencode(each.name) for each in folder.iterdir()] == [name]
 
 
 def test_what_has_no_room_is_refused_before_it_is_sent(server: Server, folder: Path) -> None:
