@@ -6,6 +6,7 @@ It is complete HTML: folders open and archives are downloaded without JavaScript
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -16,6 +17,7 @@ from tornado import web
 
 from carme_hub.files.handlers import LISTINGS, FilesHandler
 from carme_hub.files.listing import MOST_ENTRIES, Listing, Row, listing, size_text
+from carme_hub.files.measurements import Measurements
 from carme_hub.files.places import folder_of, quoted, shown
 
 POLICY = (
@@ -38,7 +40,7 @@ _PAGE = """<!doctype html>
 <nav aria-label="Folder" class="crumbs">{crumbs}</nav>
 <p class="space">{space}</p>
 {upload}
-{unfinished}
+{full}{unfinished}
 <form method="get" action="{archive}">
 <input type="hidden" name="folder" value="{folder}">
 <table>
@@ -53,6 +55,7 @@ _PAGE = """<!doctype html>
 {more}
 {download}
 </form>
+{largest}
 </main>
 </body>
 </html>
@@ -78,7 +81,36 @@ _DOWNLOAD = """<fieldset class="act">
 </fieldset>"""
 
 
-class PageHandler(FilesHandler):
+#: What a session says that has started with a full home (carme_hub/node/batch_parts/full_home.py).
+_FULL = """<p class="note" role="alert">Your home was full when this session started. Its own files are on the node
+until it ends; nothing can be saved into the home before you remove something.</p>
+"""
+
+
+class _MeasuringHandler(FilesHandler):
+    """A handler that knows what was measured."""
+
+    measurements: Measurements
+
+    def initialize(self, measurements: Measurements) -> None:
+        """Keep what all requests share."""
+        self.measurements = measurements
+
+
+class MeasureHandler(_MeasuringHandler):
+    """Measures a folder; the page shows the result."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Begin, and lead back to the page of the folder."""
+        raw = (self.request.body_arguments.get("path") or [b""])[-1]
+        folder = await self.blocking(LISTINGS, folder_of, raw, self.home)
+        self.measurements.start(folder)
+        self.redirect(f"{url_path_join(self.base_url, 'carme/files')}?path={quoted(folder)}#largest", status=303)
+
+
+class PageHandler(_MeasuringHandler):
     """The page."""
 
     @web.authenticated
@@ -89,11 +121,12 @@ class PageHandler(FilesHandler):
         folder = await self.blocking(LISTINGS, folder_of, raw, self.home)
         seen = await self.blocking(LISTINGS, listing, folder, int(text) if text.isdecimal() and len(text) < 10 else 0)
         places = await self.blocking(LISTINGS, _places, self.home)
-        self.xsrf_token  # noqa: B018  sets the cookie that the page's requests need
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", POLICY)
         self.set_header("Cache-Control", "no-store")
-        self.finish(render(seen, self.base_url, places))
+        token = self.xsrf_token.decode()
+        largest = _largest(self.measurements, folder, self.base_url, token)
+        self.finish(render(seen, self.base_url, places, largest))
 
 
 def _places(home: Path) -> list[Path]:
@@ -101,7 +134,35 @@ def _places(home: Path) -> list[Path]:
     return [home, *(path for path in (Path("/shared"), Path("/scratch")) if path.is_dir())]
 
 
-def render(seen: Listing, base: str, places: list[Path]) -> str:
+def _largest(measurements: Measurements, folder: Path, base: str, xsrf: str) -> str:
+    """Return the section on what takes the space of a folder."""
+    said, known = "", measurements.of(folder)
+    if measurements.runs(folder):
+        said = '<p role="status">It is being measured. Load the page again to see the result.</p>'
+    elif known is not None:
+        at, found = known
+        rows = "".join(
+            f"<li>{_link(url_path_join(base, 'carme/files'), folder / each['path'], each['path'])}: "
+            f"{size_text(each['bytes'])} in {each['files']:,} files</li>"
+            for each in found["folders"]
+        )
+        part = "" if found["complete"] else " Not all of it could be measured."
+        said = (
+            f"<p>{size_text(found['bytes'])} in {found['files']:,} files, measured "
+            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC.{part}</p><ul>{rows}</ul>"
+        )
+    form = (
+        f'<form method="post" action="{escape(url_path_join(base, "carme/files/measure"))}">'
+        f'<input type="hidden" name="_xsrf" value="{escape(xsrf)}">'
+        f'<input type="hidden" name="path" value="{escape(str(folder))}">'
+        "<button>Measure this folder</button></form>"
+    )
+    if not _is_text(folder) or measurements.runs(folder):
+        form = ""
+    return f'<section aria-labelledby="largest"><h2 id="largest">What takes the space</h2>{said}{form}</section>'
+
+
+def render(seen: Listing, base: str, places: list[Path], largest: str) -> str:
     """Return the page of a folder."""
     own, static = url_path_join(base, "carme/files"), url_path_join(base, "lab/extensions/carme-hub/static")
     crumbs = [_link(own, path, path.name or "/") for path in reversed(seen.folder.parents)]
@@ -129,12 +190,14 @@ def render(seen: Listing, base: str, places: list[Path]) -> str:
         space=escape(space),
         upload=_UPLOAD if seen.writable else "",
         unfinished=_unfinished(seen, url_path_join(base, "carme/uploads")),
+        full=_FULL if os.environ.get("CARME_HOME_FULL") else "",
         archive=escape(url_path_join(own, "archive")),
         folder=escape(str(seen.folder), quote=True) if _is_text(seen.folder) else "",
         caption=f"{seen.count} {'entry' if seen.count == 1 else 'entries'}",
         rows="\n".join(_row(each, seen.folder, own) for each in seen.rows),
         more=more,
         # A form sends text: a folder whose name is none can be downloaded from the one above it, by its link.
+        largest=largest,
         download=_DOWNLOAD if seen.rows and _is_text(seen.folder) else "",
     )
 

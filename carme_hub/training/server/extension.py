@@ -33,9 +33,11 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from carme_hub.files.measurements import Measurements
 from carme_hub.files.routes import routes as file_routes
 from carme_hub.files.tus import Transfers
 
+from . import disk_upload
 from .activity import SessionActivity, kernel_pids
 from .end_handler import EndHandler, orderly_end_of
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
@@ -57,6 +59,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
     runs, page = Runs(), RunsPage()
     activity = SessionActivity(lambda: kernel_pids(server.kernel_manager))
+    transfers, measurements = Transfers(), Measurements(disk_upload.send, disk_upload.age)
+    IOLoop.current().add_callback(measurements.look_daily)
     shared = {"runs": runs, "page": page, "activity": activity}
     upload = RunsUpload(lambda: page.rows()["runs"])
     PeriodicCallback(
@@ -75,7 +79,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
             (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
-            *file_routes(base, Transfers()),
+            *file_routes(base, transfers, measurements),
         ],
     )
 
