@@ -21,8 +21,8 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.administration.scopes import ACCOUNTS_READ, READ
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
-from carme_hub.spawners.handlers.disk import ShownDisk, disk_for
 from carme_hub.spawners.handlers.home.budget import budget_for, coming
+from carme_hub.spawners.handlers.home.disk import ShownDisk, disk_for
 from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub

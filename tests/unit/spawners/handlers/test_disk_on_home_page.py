@@ -1,4 +1,4 @@
-"""The home page says how full a visitor's places are, and warns before writes fail; sessions send what they measured."""
+"""The home page says how full a visitor's places are, and warns before writes fail; sessions send what they found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from carme_hub.disk.view import DiskView, PlaceView
 from carme_hub.domain.disk_use import Use, warning
-from carme_hub.spawners.handlers.disk import MAX_FOLDERS, Folders, ShownDisk, shown
+from carme_hub.spawners.handlers.disk import MAX_FOLDERS, Folders
+from carme_hub.spawners.handlers.home.disk import ShownDisk, shown
 from carme_hub.spawners.handlers.pages import templates_path
 
 GIB, NOW = 1024**3, 1_795_000_000.0
