@@ -1,4 +1,4 @@
-"""The page Files in a real browser: uploads with a pause and a lost connection, a folder as an archive, at two widths."""
+"""The page Files in a real browser: uploads that lose their connection, a folder as an archive, at two widths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _jupyter_server_extension_points():
 
 
 def _load_jupyter_server_extension(server):
-    server.web_app.add_handlers(".*$", [(r"/lab/extensions/carme-hub/static/(.*)", StaticFileHandler, {{"path": {path!r}}})])
+    files = (r"/lab/extensions/carme-hub/static/(.*)", StaticFileHandler, {{"path": {path!r}}})
+    server.web_app.add_handlers(".*$", [files])
 """
 
 
