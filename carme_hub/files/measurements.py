@@ -14,8 +14,8 @@ from typing import Any
 
 from carme_hub.files.measure import MOST_SECONDS
 
-#: Folders that are remembered, seconds between two measurements of the home, and until the first look after a start.
-REMEMBERED, EVERY, FIRST_LOOK = 50, 86_400.0, 600.0
+#: Folders that are remembered, and seconds between two measurements of the home.
+REMEMBERED, EVERY = 50, 86_400.0
 _LONGEST = 1 << 20
 
 
@@ -55,7 +55,6 @@ class Measurements:
 
     async def look_daily(self) -> None:
         """Measure the home whenever the hub has nothing of the last day, as long as the session lasts."""
-        await asyncio.sleep(FIRST_LOOK)  # what starts has other things to do
         while True:
             age = await self._age()
             if age is not None and age >= EVERY:

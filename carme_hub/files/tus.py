@@ -320,6 +320,7 @@ class UploadHandler(FilesHandler):
         self.set_status(204)
         self.finish()
 
+    @web.authenticated
     async def options(self, address: str = "") -> None:  # noqa: ARG002
         """Say what this server can do."""
         self.set_header("Tus-Extension", EXTENSIONS)

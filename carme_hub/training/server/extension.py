@@ -33,9 +33,7 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 
-from carme_hub.files.measurements import Measurements
-from carme_hub.files.routes import routes as file_routes
-from carme_hub.files.tus import Transfers
+from carme_hub.files.routes import PATHS, FileRoutes
 
 from . import disk_upload
 from .activity import SessionActivity, kernel_pids
@@ -59,8 +57,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
     runs, page = Runs(), RunsPage()
     activity = SessionActivity(lambda: kernel_pids(server.kernel_manager))
-    transfers, measurements = Transfers(), Measurements(disk_upload.send, disk_upload.age)
-    IOLoop.current().add_callback(measurements.look_daily)
+    files = FileRoutes(server.web_app, base, disk_upload.send, disk_upload.age)
+    IOLoop.current().add_callback(files.measure_daily)
     shared = {"runs": runs, "page": page, "activity": activity}
     upload = RunsUpload(lambda: page.rows()["runs"])
     PeriodicCallback(
@@ -79,7 +77,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
             (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
-            *file_routes(base, transfers, measurements),
+            (url_path_join(base, PATHS), files),
         ],
     )
 

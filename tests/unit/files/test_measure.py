@@ -79,7 +79,6 @@ async def test_the_homes_measurement_goes_to_the_hub_once_a_day(tmp_path: Path, 
     async def age() -> float | None:
         return ages.pop(0) if len(ages) > 1 else ages[0]
 
-    monkeypatch.setattr(measurements, "FIRST_LOOK", 0.0)
     monkeypatch.setattr(measurements, "EVERY", 2.4)
     ages[1:] = [1.0, 90_000.0]
     (tmp_path / "folder").mkdir()
