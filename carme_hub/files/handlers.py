@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,8 +73,3 @@ class FilesHandler(JupyterHandler):
 def as_answer(error: NotPossible) -> web.HTTPError:
     """Return why something cannot be done as the answer of a request."""
     return web.HTTPError(error.status, "%s", str(error))
-
-
-def close_later(fd: int) -> None:
-    """Close a descriptor in a thread: a network file system writes then what it has kept."""
-    TRANSFERS.submit(os.close, fd)

@@ -64,7 +64,7 @@ def measured(root: str, clock: Callable[[], float] = time.monotonic) -> dict[str
                         break
         except OSError:  # a folder of somebody else, or one that is gone
             complete = False
-    every = sorted(((*total, "/".join(name)) for name, total in sums.items() if name), reverse=True)
+    every = sorted(((size, files, "/".join(name)) for name, (size, files) in sums.items() if name), reverse=True)
     folders = [{"path": shown(path), "bytes": size, "files": files} for size, files, path in every[:MOST_FOLDERS]]
     return {"root": shown(root), "bytes": sums[()][0], "files": sums[()][1], "complete": complete, "folders": folders}
 

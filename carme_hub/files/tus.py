@@ -25,13 +25,15 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from carme_hub.files.handlers import TRANSFERS, FilesHandler, as_answer, close_later
+from carme_hub.files.handlers import TRANSFERS, FilesHandler, as_answer
 from carme_hub.files.places import NotPossible, folder_of, name_of, refused, relative_of
 from carme_hub.files.tus_headers import CHECKSUMS, checksum_of, expires, metadata, number
 from carme_hub.files.uploads import Upload, UploadFolder, make_folders, place_of
 
 VERSION, EXTENSIONS = "1.0.0", "creation,creation-with-upload,expiration,checksum,termination"
 BODY = "application/offset+octet-stream"
+#: Bytes of a body that are read and thrown away before a refusal is sent.
+DRAINED = 64 << 20
 #: Bytes that are written at once, seconds for an older request to let go of an upload, and uploads that are remembered
 #: after their end: a client that did not get the last answer asks for them.
 PIECE, TAKE_OVER, REMEMBERED = 1 << 20, 10.0, 1000
@@ -105,7 +107,11 @@ class UploadHandler(FilesHandler):
                 await self._resume()
         except NotPossible as error:
             await self._release()
-            raise as_answer(error) from error
+            if not 0 < int(self.request.headers.get("Content-Length") or 0) <= DRAINED:
+                raise as_answer(error) from error
+            # Who is still sending would see the connection break, and not the answer.
+            self.request.connection.set_max_body_size(DRAINED)  # type: ignore[union-attr]
+            self._failed = error
 
     async def _create(self) -> None:
         length = number(self.request.headers, "Upload-Length")
@@ -233,8 +239,8 @@ class UploadHandler(FilesHandler):
 
     async def _release(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_later(fd)
+        if fd >= 0:  # before anybody else is told to go on: it has the lock
+            await self._in_thread(os.close, fd)
         if self.transfers.active.get(getattr(self, "_address", "")) is self:
             del self.transfers.active[self._address]
         self._released.set()
@@ -251,6 +257,8 @@ class UploadHandler(FilesHandler):
         """Write the rest, compare the checksum, and make a complete upload the file."""
         upload = self._upload
         if upload is None:
+            if self._failed is not None:
+                raise as_answer(self._failed)
             return
         try:
             await self._write()

@@ -30,14 +30,15 @@ class DiskUseStore:
         """Store what a user's places have now, in place of the samples of the same day; forget old ones."""
         own = (disk_sample.c.cluster == self._cluster, disk_sample.c.user == user)
         rows = {each.path[:PATH_LENGTH]: each.used for each in uses if not each.shared}
-        common = {"cluster": self._cluster, "user": user, "day": int(at // DAY), "at": at}
+        day = int(at // DAY)
         try:
             with self._engine.begin() as connection:
                 for path in rows:
-                    same = (disk_sample.c.path == path, disk_sample.c.day == common["day"])
+                    same = (disk_sample.c.path == path, disk_sample.c.day == day)
                     connection.execute(delete(disk_sample).where(*own, *same))
-                connection.execute(delete(disk_sample).where(*own, disk_sample.c.day < common["day"] - KEPT_DAYS))
+                connection.execute(delete(disk_sample).where(*own, disk_sample.c.day < day - KEPT_DAYS))
                 if rows:
+                    common = {"cluster": self._cluster, "user": user, "day": day, "at": at}
                     values = [{**common, "path": path, "used": used} for path, used in rows.items()]
                     connection.execute(insert(disk_sample), values)
         except SQLAlchemyError as error:

@@ -124,6 +124,18 @@ def test_a_part_that_begins_elsewhere_is_refused_and_changes_nothing(server: Ser
     assert head(server, where) == (200, "3")
 
 
+def test_parts_follow_each_other_at_once_and_a_refusal_arrives_also_in_the_middle_of_a_large_body(
+    server: Server, folder: Path
+) -> None:
+    part = os.urandom(1 << 16)
+    where = begun(server, folder, "many", 300 * len(part))
+    for number in range(200):
+        assert patch(server, where, number * len(part), part).status == 204
+    answer = patch(server, where, 5, b"x" * (6 << 20))
+    assert (answer.status, "bytes have arrived" in answer.text) == (409, True)
+    assert head(server, where) == (200, str(200 * len(part)))
+
+
 def test_a_body_without_a_length_cannot_be_longer_than_the_file(server: Server, folder: Path) -> None:
     where = begun(server, folder, "data", 10)
     answer = server.ask("PATCH", where, {**BODY, "Upload-Offset": "0"}, iter([b"x" * 6, b"x" * 6]))
