@@ -1,4 +1,4 @@
-"""A real Jupyter server with the file page, in a process of its own, and requests to it."""
+"""A real Jupyter server with the file page, in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,58 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from http.client import HTTPConnection
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from files_server import TOKEN, Server
 
-TOKEN = "of-the-visitor"
 EXTENSION = "carme_hub.training.server.extension"
-
-
-@dataclass
-class Answered:
-    """An answer; names of headers in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-
-@dataclass
-class Server:
-    """The server, and where its home is."""
-
-    home: Path
-    port: int
-    pid: int = 0
-
-    def ask(
-        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None, token: str = TOKEN
-    ) -> Answered:
-        """Send a request and return the answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            sent = {"Authorization": f"token {token}"} if token else {}
-            connection.request(method, path, body, {**sent, **(headers or {})})
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return Answered(answer.status, found, answer.read())
-        finally:
-            connection.close()
-
-    def is_up(self) -> bool:
-        try:
-            return self.ask("GET", "/api/status").status == 200
-        except OSError:
-            return False
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Server
+from files_server import Server
 
 from carme_hub.files import archive
 from carme_hub.files.places import quoted

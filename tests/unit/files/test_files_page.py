@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from conftest import TOKEN, Server
+from files_server import TOKEN, Server
 from rig.javascript import NODE
 
 from carme_hub.files.listing import MOST_ENTRIES, size_text

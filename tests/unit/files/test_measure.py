@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conftest import Server
+from files_server import Server
 
 from carme_hub.files import measurements
 from carme_hub.files.measure import DEPTH, LOOK_EVERY, MOST_SECONDS, measured
