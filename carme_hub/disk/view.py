@@ -53,7 +53,7 @@ class DiskUse:
     """Reads places, and keeps samples of them; one for a hub.
 
     Args:
-        reader: made with ``on_answer=`` of the object (see ``of``). users: returns those who have sessions now.
+        users: returns those who have sessions now.
     """
 
     def __init__(self, store: DiskUseStore, users: Callable[[], Collection[str]], log: logging.Logger) -> None:
@@ -68,10 +68,11 @@ class DiskUse:
         if reader.is_configured:
             self._loop = asyncio.create_task(self._look(), name="carme-disk-samples")
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End with them."""
         if self._loop is not None:
             self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
 
     async def answered(self, user: str, uses: Sequence[Use]) -> None:
         """Store an answer as a sample, once an hour; a database that does not answer loses it."""

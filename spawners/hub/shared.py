@@ -169,6 +169,7 @@ class HubContext:
         """End the background tasks; sessions continue."""
         if self.idle is not None:
             await self.idle.stop()
+        await self.disk.stop()
         await self.reconciler.stop()
         await self.watcher.stop()
         if self.slots is not None:
