@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,21 @@ else:
     subprocess.run([*argv, str(tmp_path / "source"), str(folder), str(size)], check=True)
     assert (folder / "from-tuspy").read_bytes() == content
     assert left_behind(folder) == []
+
+
+def test_another_site_cannot_upload_in_the_name_of_who_has_a_cookie(server: Server, folder: Path) -> None:
+    first = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    first.request("GET", f"/carme/files?token={TOKEN}")
+    answer = first.getresponse()
+    answer.read()
+    cookies = [each.partition(";")[0] for each in answer.msg.get_all("Set-Cookie") or ()]
+    first.close()
+    xsrf = next(each.partition("=")[2] for each in cookies if each.startswith("_xsrf="))
+    given = {**TUS, "Upload-Length": "0", "Upload-Metadata": metadata(filename="x", folder=str(folder))}
+    forged = server.ask("POST", UPLOADS, {**given, "Cookie": "; ".join(cookies)}, token="")
+    assert (forged.status, list(folder.iterdir())) == (403, [])
+    own = server.ask("POST", UPLOADS, {**given, "Cookie": "; ".join(cookies), "X-XSRFToken": xsrf}, token="")
+    assert (own.status, (folder / "x").exists()) == (201, True)
+    method = {**TUS, "Cookie": "; ".join(cookies), "X-HTTP-Method-Override": "DELETE"}
+    assert server.ask("POST", begun(server, folder, "y", 5), method, token="").status == 403
+    assert len(left_behind(folder)) == 2
