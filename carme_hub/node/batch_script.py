@@ -316,6 +316,8 @@ def begin_elsewhere(encoded: "Optional[str]", data: "Dict[str, Any]", opened: "L
     try:
         document = parse(zlib.decompress(binascii.a2b_base64(encoded)).decode()) if encoded else data
         part = load_part(document, "carme-full-home")
+        for name in ("data.json", *document["files"]) if opened else ():  # what was written, secrets among it
+            remove(opened[0], name)
         encoded = binascii.b2a_base64(zlib.compress(part.move(document).encode())).decode()
     except (OSError, KeyError, TypeError, ValueError, zlib.error):
         return None

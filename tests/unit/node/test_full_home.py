@@ -94,8 +94,10 @@ def test_secrets_of_a_full_home_are_read_from_the_nodes_folder(node: Node, tmp_p
         f"json.dump({{'key': open(own['environ']['KEY']).read(), 'mode': oct(os.stat('tls.key').st_mode & 0o777)}},"
         f" open({str(tmp_path / 'seen')!r}, 'w'))"
     )
-    assert run(node, tmp_path, code) == 0
+    node.document["files"]["zzz"] = {"mode": 0o600, "text": "x" * 200_000}  # so that others are written before it
+    assert run(node, tmp_path, code, taken="100k", after=f"ls {node.folder} > {tmp_path}/left") == 0
     assert seen(tmp_path) == {"key": "SECRET", "mode": "0o600"}
+    assert (tmp_path / "left").read_text().split() == ["end.json", "job.log"], "nothing secret is left at home either"
     assert not Path(f"/tmp/carme-{node.session}").exists()
 
 
