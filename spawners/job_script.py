@@ -28,6 +28,10 @@ DATA_VERSION = 1
 LAUNCH = program("batch_script")
 #: The supervisor of the container and of each rank; part of the data document.
 SUPERVISE = program("supervisor")
+#: Starts a session whose home is full, with its files on the node; part of the data document.
+FULL_HOME = program("batch_parts/full_home")
+#: Tells the hub of the end of a server; part of the data document.
+END_REPORT = program("batch_parts/end_report")
 #: Keeps a job within its memory where Slurm does not; part of the data document.
 MEMORY = program("memory")
 #: Becomes the server inside the container; part of the data document.
@@ -201,6 +205,11 @@ def tls_paths(folder: str) -> dict[str, str]:
     return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
 
 
+def node_folder(session: str) -> str:
+    """Return the session folder of a session whose home is full: on its node, and as short as a socket's path needs."""
+    return f"/tmp/carme-{session}/{session}"  # noqa: S108  the batch script makes it, or refuses
+
+
 def packages_folder(owner: Owner, session: str) -> str:
     """Return the folder of the packages that people install in a session; its ranks and companions see it too."""
     return f"{session_folder(owner, session)}/packages"
@@ -231,7 +240,7 @@ def render(
         name=JOB_NAME_PREFIX + session,
         user=owner.name,
         script=LAUNCH,
-        data=_document(session, owner, request, plan, rank_part(container, request, site), server, site),
+        data=_document(session, owner, request, plan, container, server, site),
         session_folder=folder,
         gpus=request.gpus,
         cpus=request.cpus,
@@ -309,6 +318,18 @@ def rank_part(container: ContainerRequest, request: Request, site: Site) -> dict
     return {"plan": site.supervised(plan, request), "shm": RANK_SHM}
 
 
+def full_home_part(session: str, container: ContainerRequest, site: Site) -> dict[str, object]:
+    """Return the data document's part for a full home: the same container, with its session folder on the node."""
+    folder = node_folder(session)
+    moved = replace(
+        container,
+        session_folder=folder,
+        argv=tuple(word.replace(container.session_folder, folder) for word in container.argv),
+        environ={name: text.replace(container.session_folder, folder) for name, text in container.environ.items()},
+    )
+    return {"folder": folder, "argv": list(site.runtime.render(moved).argv)}
+
+
 #: The programs that start and become ranks, as files of a data document.
 RANK_FILES: Mapping[str, dict[str, object]] = {
     "carme-steps": {"mode": 0o700, "text": STEPS},
@@ -318,12 +339,20 @@ RANK_FILES: Mapping[str, dict[str, object]] = {
 
 
 def _document(
-    session: str, owner: Owner, request: Request, plan: Plan, rank: dict[str, object], server: Server, site: Site
+    session: str,
+    owner: Owner,
+    request: Request,
+    plan: Plan,
+    container: ContainerRequest,
+    server: Server,
+    site: Site,
 ) -> bytes:
     """Return the data document; its format is in docs/explanation/architecture.md."""
     files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
     files |= {
         "carme-supervise": {"mode": 0o600, "text": SUPERVISE},
+        "carme-full-home": {"mode": 0o600, "text": FULL_HOME},
+        "carme-end-report": {"mode": 0o600, "text": END_REPORT},
         "carme-memory": {"mode": 0o600, "text": MEMORY},
         "carme-singleuser": {"mode": 0o700, "text": SINGLEUSER},
         **RANK_FILES,
@@ -349,7 +378,8 @@ def _document(
         "session_folder": session_folder(owner, session),
         "request": asdict(request),  # for a hub that has lost its database (domain/sessions/recovered.py)
         "plan": site.supervised(plan, request),
-        "rank": rank,
+        "rank": rank_part(container, request, site),
+        "full_home": full_home_part(session, container, site),
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],
         "bind_roots": list(site.bind_roots),

@@ -140,6 +140,22 @@ class CarmeQuotas(LoggingConfigurable):
         The default [] shows nothing. Example:
         ``["/usr/local/bin/disk-usage", "--json"]``.""",
     ).tag(config=True)
+    disk_places = List(
+        Dict(),
+        help="""Places whose use is read from the quotas of their file system, for each user: shown on the home page, on
+        "My GPU time", by REST and by ``carme-hub disk``. Each entry has ``path`` (shown), ``reader`` (``xfs``,
+        ``quota`` for ext4 and NFS, ``lustre``, ``gpfs``, ``zfs``, ``btrfs``, or ``disk`` for all of a file system), and
+        may have ``file_system`` (mount point, device or dataset; the default is the path before ``{user}``), ``of``
+        (``user``, ``group`` or ``project``), ``name`` (the default is ``{user}``, or ``{account}`` where the path has
+        that) and ``prefix`` (words before the command, such as ``["sudo", "-n"]``). ``{user}``, ``{home}`` and
+        ``{account}``, for each account of the user, stand for theirs. The default [] reads none. Example::
+
+            c.CarmeQuotas.disk_places = [
+                {"path": "/home/{user}", "reader": "xfs", "prefix": ["sudo", "-n"]},
+                {"path": "/project/{account}", "reader": "lustre", "file_system": "/lustre", "of": "group"},
+            ]
+        """,
+    ).tag(config=True)
     disk_usage_timeout = Float(
         3.0,
         min=0.1,

@@ -39,6 +39,7 @@ class CarmeHubApp(Application):
             "GPU time: balances, grants, reports, and the ledger against Slurm",
         ),
         "idle": ("carme_hub.cli.idle.command.IdleApp", "Rules on idle sessions: try them, and what they gave back"),
+        "disk": ("carme_hub.cli.disk.command.DiskApp", "Show how full your places are, and the largest folders"),
         "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
         "console": (
             "carme_hub.cli.console.command.ConsoleApp",

@@ -24,7 +24,7 @@ import zlib
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING: importing typing takes 4 ms of each start
 if TYPE_CHECKING:
     import signal
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, List, Optional
 
     _json = None  # type: Any
 else:  # json, signal, contextlib and base64 import enum and re: 12 ms of each start, half of the time for all imports
@@ -44,7 +44,6 @@ OWN_NAMES = (*RESERVED_NAMES, "singleuser.json", "usage.ring", "usage.json", "wo
 #: Folder of the packages that people install in a session.
 PACKAGES = "packages"
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
-HUB_TRIES, HUB_SECONDS, HUB_PAUSE = 2, 1.0, 0.5
 PR_SET_CHILD_SUBREAPER, LIBC = 36, ctypes.CDLL(None)
 
 
@@ -243,6 +242,13 @@ def load(name: str) -> "Any":
     return module
 
 
+def load_part(document: "Dict[str, Any]", name: str) -> "Any":
+    """Load a program of the data document, which need not be in the session folder."""
+    module = type(sys)(name.replace("-", "_"))
+    exec(compile(document["files"][name]["text"], name, "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
 def run_plan(folder: int, data: "Dict[str, Any]") -> int:
     """Run the plan and return the payload's status; a container that did not start means an unusable runtime."""
     if "carme-singleuser" in data["files"] and not os.access("carme-singleuser", os.X_OK):
@@ -269,26 +275,11 @@ def run_plan(folder: int, data: "Dict[str, Any]") -> int:
         raise Failed(NO_RUNTIME, str(error)) from error
     # carme-singleuser deletes its file first of all. Where the file is still there, it never ran in the container.
     if status and not supervisor.grace_ends and "singleuser" in data and os.path.exists("singleuser.json"):
-        check_processor(data["plan"])
+        other = supervise.other_processor(data["plan"])
+        if other:
+            raise Failed(OTHER_PROCESSOR, f"{other} is for another processor than this node's")
         raise Failed(NOT_STARTED, f"the container did not start; the runtime ended with status {status}")
     return status
-
-
-def elf_machine(path: str) -> bytes:
-    """Return the processor of a program from its ELF header; b"" where the file is no ELF program."""
-    with suppress(OSError), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        head = file.read(20)
-        return head[18:] if head[:4] == b"\x7fELF" else b""
-    return b""
-
-
-def check_processor(plan: "Dict[str, Any]") -> None:
-    """Raise ``Failed`` where the programs of an image that did not start are for another processor."""
-    for image in plan.get("preflight", ()):
-        for name in ("usr/bin/env", "bin/sh", "bin/busybox"):
-            theirs = elf_machine(os.path.join(image, name))
-            if theirs and theirs != elf_machine(os.path.realpath("/proc/self/exe")):
-                raise Failed(OTHER_PROCESSOR, f"{image}/{name} is for another processor than this node's")
 
 
 def no_space() -> bool:
@@ -305,45 +296,41 @@ def no_space() -> bool:
         os.close(folder)
 
 
-def tell_hub(data: "Dict[str, Any]", status: int) -> None:
-    """Tell the hub that the session's server has ended, so that the proxy removes its route.
+def begin(encoded: "Optional[str]", data: "Dict[str, Any]", opened: "List[int]") -> None:
+    """Open the session folder, read the document into ``data``, check the node, and write the document's files."""
+    opened[:] = [open_folder(os.environ.get("CARME_SESSION_FOLDER", ""))]
+    open_log(opened[0])
+    os.fchdir(opened[0])
+    remove(opened[0], "end.json")
+    prune()
+    data.update(read_data(opened[0], encoded))
+    check_node(data)
+    for name, file in data.get("files", {}).items():
+        write(opened[0], name, file["text"], file["mode"])
+    if "full_home" in data and no_space():
+        raise Failed(NO_SPACE, "the home folder is full")
 
-    A hub that does not answer learns it from Slurm later, so clean-up does not wait long for it.
-    """
-    if "singleuser" not in data:
-        return
-    import contextlib  # imported here, so that a start does not wait for it
-    import http.client
-    import json
-    import ssl
-    from urllib.parse import urlsplit
 
-    def connection() -> "Any":
-        if url.scheme != "https":
-            return http.client.HTTPConnection(url.hostname or "", url.port, timeout=HUB_SECONDS)
-        context = ssl.create_default_context(cafile=environ.get("JUPYTERHUB_SSL_CLIENT_CA") or None)
-        if environ.get("JUPYTERHUB_SSL_KEYFILE"):
-            context.load_cert_chain(environ["JUPYTERHUB_SSL_CERTFILE"], environ["JUPYTERHUB_SSL_KEYFILE"])
-        return http.client.HTTPSConnection(url.hostname or "", url.port, timeout=HUB_SECONDS, context=context)
-
-    own = data["singleuser"]
+def begin_elsewhere(encoded: "Optional[str]", data: "Dict[str, Any]", opened: "List[int]") -> "Any":
+    """Begin in a folder of this node because the home is full; return what ends that, None where it is not possible."""
     try:
-        environ, url = own["environ"], urlsplit(own["callback"])
-        path = url.path.rpartition("/")[0] + "/ended"
-        headers = {"Authorization": "carme-nonce " + own["nonce"], "Content-Type": "application/json"}
-    except (KeyError, TypeError, AttributeError):
-        say("the hub cannot be informed of the end: the data document has no callback")
-        return
-    for left in range(HUB_TRIES)[::-1]:
-        try:
-            with contextlib.closing(connection()) as line:
-                line.request("POST", path, json.dumps({"exit": status}), headers)
-                if line.getresponse().status < 500:
-                    return
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            if not left:
-                say(f"the hub was not informed of the end: {error}")
-        time.sleep(HUB_PAUSE if left else 0)
+        document = parse(zlib.decompress(binascii.a2b_base64(encoded)).decode()) if encoded else data
+        part = load_part(document, "carme-full-home")
+        for name in ("data.json", *document["files"]) if opened else ():  # what was written, secrets among it
+            remove(opened[0], name)
+        encoded = binascii.b2a_base64(zlib.compress(part.move(document).encode())).decode()
+    except (OSError, KeyError, TypeError, ValueError, zlib.error):
+        return None
+    data.clear()
+    begin(encoded, data, opened)
+    say(f"your home is full: this session keeps its files in {os.getcwd()} until it ends")
+    return part
+
+
+def tell_hub(data: "Dict[str, Any]", status: int) -> None:
+    """Tell the hub that the session's server has ended, so that the proxy removes its route."""
+    if "singleuser" in data and "carme-end-report" in data.get("files", {}):
+        load_part(data, "carme-end-report").tell(data["singleuser"], status, say)
 
 
 def close(folder: int, data: "Dict[str, Any]", status: int, message: str) -> None:
@@ -362,21 +349,21 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     os.umask(0o077)
     encoded = os.environ.pop("CARME_DATA", None)
-    folder, data, message = -1, {}, ""  # type: int, Dict[str, Any], str
+    opened, data, message, moved = [], {}, "", None  # type: List[int], Dict[str, Any], str, Any
+    home = os.environ.get("CARME_SESSION_FOLDER", "")
+    # Become the parent of every process below this one whose own parent has ended, so that none can escape.
+    adopts = not LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        folder = open_folder(os.environ.get("CARME_SESSION_FOLDER", ""))
-        open_log(folder)
-        os.fchdir(folder)
-        # Become the parent of every process below this one whose own parent has ended, so that none can escape.
-        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        try:
+            begin(encoded, data, opened)
+        except (Failed, OSError) as error:
+            code = error.args[0] if isinstance(error, Failed) else exit_code_of(error)
+            moved = begin_elsewhere(encoded, data, opened) if code == NO_SPACE else None
+            if moved is None:
+                raise
+        if not adopts:
             say("this node cannot adopt orphans")  # Slurm ends what is left then
-        remove(folder, "end.json")
-        prune()
-        data = read_data(folder, encoded)
-        check_node(data)
-        for name, file in data.get("files", {}).items():
-            write(folder, name, file["text"], file["mode"])
-        status = run_plan(folder, data)
+        status = run_plan(opened[0], data)
     except Failed as error:
         status, message = error.args
     except OSError as error:  # a full disk, or a home that is not mounted any more
@@ -388,10 +375,12 @@ def main() -> int:
         if message:
             say(message)
         trim_log()
-        if folder >= 0:
-            close(folder, data, status, message)
+        if opened:
+            close(opened[0], data, status, message)
             say("ended with exit status {} (job {})".format(status, os.environ.get("SLURM_JOB_ID", "0")))
-            if os.path.isdir(PACKAGES):  # after the end mark: it may have tens of thousands of files
+            if moved is not None:
+                moved.end(home, os.getcwd())
+            elif os.path.isdir(PACKAGES):  # after the end mark: it may have tens of thousands of files
                 prune()
     return status
 

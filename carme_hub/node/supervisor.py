@@ -45,6 +45,26 @@ class suppress:
         return kind is not None and issubclass(kind, self.errors)
 
 
+def elf_machine(path: str) -> bytes:
+    """Return the processor of a program from its ELF header; b"" where the file is no ELF program."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return b""
+    return head[18:] if head[:4] == b"\x7fELF" else b""
+
+
+def other_processor(plan: "Dict[str, Any]") -> str:
+    """Return a program of the image that is for another processor than this node's, or ""."""
+    for image in plan.get("preflight", ()):
+        for name in ("usr/bin/env", "bin/sh", "bin/busybox"):
+            theirs = elf_machine(f"{image}/{name}")
+            if theirs and theirs != elf_machine(os.path.realpath("/proc/self/exe")):
+                return f"{image}/{name}"
+    return ""
+
+
 class CannotStart(Exception):
     """The runtime cannot be started on this node."""
 

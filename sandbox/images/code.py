@@ -1,7 +1,8 @@
 """Our own code is put over an image's packages here: a copy by hard links, and a second of work when the code changed.
 
 What runs in a session is ``carme_hub.training`` with its templates, kernels and the command ``carme-hub``,
-``carme_hub.gpu``, and ``carme_packages`` for what people install in it; nothing of the hub is in an image.
+``carme_hub.files``, ``carme_hub.gpu``, and ``carme_packages`` for what people install in it; nothing of the hub is in
+an image.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def _sources() -> list[tuple[Path, Path]]:
     found = [(package, package / "__init__.py"), (package, package / "_version.py")]
     for folder, top in (
         (package, package / "training"),
+        (package, package / "files"),
         (package, package / "gpu"),
         (share, share / "carme_hub/training"),
         (share, share / "carme_hub/apps"),

@@ -16,6 +16,7 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.accounting.settlement import SettlementResult
+from carme_hub.disk.reader import DiskReader
 from carme_hub.errors import CarmeError
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
@@ -24,7 +25,6 @@ from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.messages import MessagesByMail
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
-from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.policy_trials import PolicyTrials
 from carme_hub.services.quotas.application.settlement import SettlementLoop
@@ -95,7 +95,7 @@ class QuotasService(CarmeService):
             running=lambda: self.settlement.running,
             members=lambda who, name: self.hub_users.members(who, name),
         )
-        self.disk = DiskReader(self.settings, self.log)
+        self.disk = DiskReader(self.settings, self.log, accounts=self.associations.accounts_of)
         commands = self.slurm.commands()
         self.hub_users = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)

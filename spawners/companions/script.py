@@ -27,8 +27,9 @@ from carme_hub.spawners.job_script import (
 
 #: The program that keeps the nodes allocated; part of the data document.
 KEEP = program("companion")
-#: Files of a session's document that a companion does not need: those of the server, and those that start steps.
-_NOT_FOR_COMPANIONS = ("singleuser.json", "carme-singleuser", "carme-steps", "carme-srun")
+#: Files of a session's document that are for its server, and those that a companion does not need: it starts no steps.
+SERVER_FILES = ("singleuser.json", "carme-singleuser", "carme-full-home", "carme-end-report")
+_NOT_FOR_COMPANIONS = (*SERVER_FILES, "carme-steps", "carme-srun")
 #: The module in the image that conducts the run of a batch job.
 BATCH_PROGRAM = "carme_hub.training.conduct_batch"
 #: The file of the session folder with the files of a run; as in that module.
@@ -46,7 +47,7 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
     """
     spec = render(session, owner, request, image, _NOBODY, site, packages_folder(owner, parent))
     document = json.loads(spec.data)
-    del document["singleuser"]
+    del document["singleuser"], document["full_home"]  # runs are in the home, so a full one ends them
     document["parent"] = parent
     for name in _NOT_FOR_COMPANIONS:
         document["files"].pop(name, None)
@@ -81,9 +82,9 @@ def render_batch_job(
     document = json.loads(spec.data)
     if "refused" in document["rank"]:
         raise ContainerError(document["rank"]["refused"])
-    del document["singleuser"]
+    del document["singleuser"], document["full_home"]  # runs are in the home, so a full one ends them
     document["parent"] = parent
-    for name in ("singleuser.json", "carme-singleuser"):
+    for name in SERVER_FILES:
         document["files"].pop(name, None)
     if files:
         document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(files))}

@@ -44,6 +44,7 @@ from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.batch_jobs import HANDLERS as BATCH_JOBS
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.console.routes import HANDLERS as CONSOLE
+from carme_hub.spawners.handlers.disk import HANDLERS as DISK
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
@@ -309,9 +310,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (EXTEND, ExtendHandler),
     *COMPANIONS,
     *BATCH_JOBS,
-    *RUNS,
-    *SESSIONS,
-    *OWN_SESSION,
+    *(*RUNS, *DISK, *SESSIONS, *OWN_SESSION),
     *(*ACTS, *ONE_JOB, *OUTPUT, *AGAIN, *JOBS_REST),
     *CONSOLE,
     *IDLE_EVIDENCE,

@@ -153,11 +153,14 @@ def _card(hub: HubContext, user: Any, spawner: Any, stored: StoredUse, now: floa
 
 
 def _links(url: str, runs: Sequence[LiveRun]) -> tuple[tuple[str, str], ...]:
-    """Return the pages of a server that show its trainings."""
-    if not url or not runs:
+    """Return the pages of a server: its files, and what shows its trainings."""
+    if not url:
         return ()
+    files = ("Files", f"{url}carme/files")
+    if not runs:
+        return (files,)
     boards = [("TensorBoard", f"{url}tensorboard/")] if any(run.scalars for run in runs) else []
-    return (("Runs", f"{url}carme/runs.html"), *boards)
+    return (files, ("Runs", f"{url}carme/runs.html"), *boards)
 
 
 def _idle(hub: HubContext, session: Session | None, now: float) -> tuple[str, bool, int]:

@@ -28,6 +28,8 @@ from carme_hub.activity.settings import CarmeActivity
 from carme_hub.activity.tokens import KEY, ReporterTokens
 from carme_hub.administration.administration import Administration
 from carme_hub.booking.settings import CarmeReservations
+from carme_hub.disk.reader import DiskReader
+from carme_hub.disk.view import DiskUse
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError
 from carme_hub.folders.settings import CarmeFolders
@@ -52,6 +54,7 @@ from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.spawners.shared_folders import FolderAccess
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
+from carme_hub.store.disk.samples import DiskUseStore
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.finished_jobs import FinishedJobStore
 from carme_hub.store.folders.store import FolderStore
@@ -122,6 +125,17 @@ class HubContext:
         self.curves: CurveStore
         self.runs: RunStore
         self.use: UseStore
+        self.disk: DiskUse
+
+    def _start_disk(self, engine: Any) -> None:
+        """Read users' disk use when pages ask, and once an hour that of those who have sessions."""
+
+        def users() -> set[str]:
+            return {each.user for each in self.registry.open_sessions()}
+
+        self.disk = DiskUse(DiskUseStore(engine, self.settings.cluster), users, self.log)
+        accounts, keep = self.associations.accounts_of, self.disk.answered
+        self.disk.start(DiskReader(self._quotas, self.log, accounts=accounts, on_answer=keep))
 
     async def start(self) -> None:
         """Open the database, load the open sessions, and start the watcher and the reconciler."""
@@ -131,6 +145,7 @@ class HubContext:
         self.curves = CurveStore(engine, self.settings.cluster)
         self.runs = RunStore(engine, self.settings.cluster)
         self.use = UseStore(engine, self.settings.cluster)
+        self._start_disk(engine)
         self.administration = await administration_of(engine, self.settings.cluster, self._config, self.log)
         if self.activity.enabled:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)
@@ -179,6 +194,7 @@ class HubContext:
             await self.idle.stop()
         if self._image_starts is not None:
             await self._image_starts.stop()
+        await self.disk.stop()
         await self.reconciler.stop()
         await self.watcher.stop()
         if self.slots is not None:

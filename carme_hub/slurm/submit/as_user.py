@@ -9,12 +9,14 @@ exit status 1 (refused) or 2 (unknown whether a job exists).
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import pwd
 import stat
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +121,14 @@ def main() -> int:
     data = base64.b64decode(document["data"])
     if lacks_folder(spec, data, who.pw_dir):
         return fail(NO_WORKING_FOLDER, REFUSED)
+    more = {}
     try:
         write_data(spec["session_folder"], data)
     except OSError as error:
-        return fail(f"the session folder cannot be written: {error}", REFUSED)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return fail(f"the session folder cannot be written: {error}", REFUSED)
+        # The home is full: the job brings its data itself, and keeps its files on the node (node/full_home.py).
+        more["CARME_DATA"] = base64.b64encode(zlib.compress(data)).decode("ascii")
     keep = {name: os.environ[name] for name in ("SLURM_CONF", "LANG") if name in os.environ}
     own = {
         "PATH": JOB_PATH,
@@ -135,7 +141,7 @@ def main() -> int:
         done = subprocess.run(
             [os.environ.get("CARME_SBATCH", "sbatch"), *sbatch_options(spec, who.pw_dir)],
             input=spec["script"],
-            env={**keep, **own, **spec["environment"]},
+            env={**keep, **own, **spec["environment"], **more},
             capture_output=True,
             encoding="utf-8",
             errors="replace",

@@ -57,6 +57,8 @@ class SessionActivity:
             _name_kernels(used, self._kernels())
         state, problem = self._ask_state(now)
         found: dict[str, Any] = {"now": int(now), "used": used, "state": state, "problem": problem}
+        if self._environ.get("CARME_HOME_FULL"):  # carme_hub/node/batch_parts/full_home.py
+            found["home_full"] = True
         if with_curve and self.folder is not None:
             found["curve"] = curve(self.folder, now - CURVE_SECONDS, CURVE_POINTS)
         return found

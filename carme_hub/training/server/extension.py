@@ -10,6 +10,8 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``GET``, ``POST <base>/carme/activity``: what the session uses and what is left of it (``activity``).
 - ``POST <base>/carme/end``: the hub has the session put in order before it ends it (``orderly_end``).
 
+- ``carme/files``, ``carme/uploads``: the page *Files* (``carme_hub.files``).
+
 The page *Runs* (``runs_page``) asks at the same addresses for all runs.
 """
 
@@ -31,6 +33,9 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from carme_hub.files.routes import PATHS, FileRoutes
+
+from . import disk_upload
 from .activity import SessionActivity, kernel_pids
 from .end_handler import EndHandler, orderly_end_of
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
@@ -52,6 +57,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
     runs, page = Runs(), RunsPage()
     activity = SessionActivity(lambda: kernel_pids(server.kernel_manager))
+    files = FileRoutes(server.web_app, base, disk_upload.send, disk_upload.age)
+    IOLoop.current().add_callback(files.measure_daily)
     shared = {"runs": runs, "page": page, "activity": activity}
     upload = RunsUpload(lambda: page.rows()["runs"])
     PeriodicCallback(
@@ -70,6 +77,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
             (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
+            (url_path_join(base, PATHS), files),
         ],
     )
 

@@ -15,7 +15,7 @@ from carme_hub.domain.quotas.rules import Person, QuotaRequest, applicable
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import NoAccount
 from carme_hub.services.hub_users import HUB_SILENT, PAGE_MAX_AGE
-from carme_hub.services.quotas.application import reports
+from carme_hub.services.quotas.application import disk, reports
 from carme_hub.services.quotas.rest import models, queries
 from carme_hub.services.quotas.rest.base import Call, NotOwner, Text, Unprocessable
 from carme_hub.store.ledger.accounts import accounts_in
@@ -34,7 +34,7 @@ async def standing(call: Call) -> models.StandingOut:
     person = call.visitor.person
     found = await call.service.ledger.quota_status(person, accounts)
     out = [_account(call, found, person, name, name in owned) for name in accounts]
-    return models.StandingOut(user=me, at=_now(call), accounts=out, disk=await call.service.disk.usage(me))
+    return models.StandingOut(user=me, at=_now(call), accounts=out, disk=disk.out(await call.service.disk.usage(me)))
 
 
 def _account(call: Call, found: QuotaStatus, person: Person, name: str, owner: bool) -> models.AccountOut:

@@ -15,6 +15,8 @@
 //   upgrade, or a take-over by the second hub. Nothing of it was sent before, so it is served once and not twice. Checks
 //   by load balancers do not wait, and nor do sessions: a server that is gone does not come back to its port.
 //
+// - An upload may take as long as it needs: Node would end each request that is not complete after five minutes.
+//
 // Releases of the proxy: 5.x, by two methods of its class; where they are missing the proxy does not start.
 
 import { realpathSync } from "node:fs";
@@ -32,6 +34,8 @@ const WAIT = Number(process.env.CARME_PROXY_WAIT ?? 50) * 1000;
 const PAUSE = 500;
 const HANDSHAKE = 10_000;
 const NOBODY_THERE = new Set(["ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE", "ETIMEDOUT"]);
+// Milliseconds for the body of a request; its head has a minute, as ever.
+const BODY = 86_400_000;
 const CHECK = /\/hub\/(health|ready)(\?|$)/;
 
 // The certificate that a target asks for: null where it asks for none, "" where it cannot be understood and none fits.
@@ -138,6 +142,7 @@ function verify(ConfigurableProxy) {
   }
 
   ConfigurableProxy.prototype.addRoute = async function (path, data) {
+    if (this.proxyServer) this.proxyServer.requestTimeout = BODY;
     const own = this._routes.cleanPath(path);
     const comesBack = own === "/" || data.hub || data.service;
     if (comesBack && URL.canParse(data.target)) restarting.set(own, String(new URL(data.target)));

@@ -22,6 +22,7 @@ from carme_hub.domain.administration.scopes import ACCOUNTS_READ, READ
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.home.budget import budget_for, coming
+from carme_hub.spawners.handlers.home.disk import ShownDisk, disk_for
 from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub
@@ -109,6 +110,7 @@ class CarmeHomeHandler(HomeHandler):
 
     _gpu_time: dict[str, Any] | None = None
     _budget: dict[str, Any] | None = None
+    _disk: ShownDisk | None = None
     _bookings: Sequence[tuple[str, str]] = ()
     _calendar: dict[str, Any] | None = None
     _alternatives: Sequence[Alternatives] = ()
@@ -124,9 +126,10 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, self._budget, found, news, cluster = await asyncio.gather(
+        self._gpu_time, self._budget, self._disk, found, news, cluster = await asyncio.gather(
             notices_for(self),
             budget_for(self),
+            disk_for(self),
             lookup.for_user(self.current_user),
             session_news(self),
             seen_cluster(started_hub()),
@@ -142,7 +145,7 @@ class CarmeHomeHandler(HomeHandler):
         ours: dict[str, Any] = {"gpu_time": self._gpu_time, "calendar": self._calendar}
         # Without Slurm the hub has no database of ours.
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
-        ours |= {**self._sessions, "budget": self._budget, "bookings": self._bookings}
+        ours |= {**self._sessions, "budget": self._budget, "disk": self._disk, "bookings": self._bookings}
         console = started_hub() is not None and READ in self.expanded_scopes
         ours |= {"console": console, "owns": self._owned_accounts()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}

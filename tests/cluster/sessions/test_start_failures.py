@@ -102,13 +102,6 @@ def mounted(options: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full() -> Iterator[None]:
-    with mounted("size=64k"):
-        (HOME / ".carme/sessions/data").write_bytes(b"x" * 60_000)
-        yield
-
-
-@contextlib.contextmanager
 def not_mounted() -> Iterator[None]:
     away = HOME.with_name("ada-away")
     HOME.rename(away)
@@ -149,7 +142,6 @@ CASES: dict[str, tuple[dict[str, Any], Provoke]] = {
     "The image lacks the server's program": ({"profile": "program"}, NOTHING),
     "The server's program may not be executed": ({"profile": "execution"}, NOTHING),
     "The container program is missing": ({"profile": "runtime"}, NOTHING),
-    "The disk is full": ({"profile": "cpu"}, full),
     "The disk is full as the server starts": ({"profile": "space"}, lambda: mounted("size=1m")),
     "The home folder is not mounted": ({"profile": "cpu"}, not_mounted),
     "The home folder is read-only": ({"profile": "cpu"}, lambda: mounted("ro")),
@@ -157,10 +149,6 @@ CASES: dict[str, tuple[dict[str, Any], Provoke]] = {
     "No port is free": ({"profile": "port"}, port_taken),
     "Memory runs out at the start": ({"profile": "memory"}, NOTHING),
 }
-
-
-#: No file system here has quotas: tests/unit/node/test_batch_script.py forges what the system says then.
-FORGED = "The quota is used up"
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +167,7 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
 
 
 def test_every_cause_of_the_reference_is_provoked_here() -> None:
-    assert set(causes_in_reference()) == set(CASES) | {FORGED}
+    assert set(causes_in_reference()) == set(CASES)
 
 
 def the_form(person: Person) -> str:

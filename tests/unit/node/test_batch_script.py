@@ -27,11 +27,13 @@ SUPERVISE = LAUNCH.with_name("supervisor.py")
 SINGLEUSER = LAUNCH.with_name("singleuser.py")
 #: Programs that others load, and that nobody starts.
 LOADED = ("memory", "minutes", "nvml", "usage")
+PARTS = ("full_home", "end_report")
 PROGRAMS = (
     LAUNCH,
     SUPERVISE,
     SINGLEUSER,
     *(LAUNCH.with_name(f"{name}.py") for name in ("steps", "srun", "rank", "report", *LOADED)),
+    *(LAUNCH.parent / "batch_parts" / f"{name}.py" for name in PARTS),
 )
 
 
@@ -51,6 +53,8 @@ class Node:
 
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
         if "singleuser" in self.document:
+            report = (LAUNCH.parent / "batch_parts/end_report.py").read_text()
+            self.document["files"]["carme-end-report"] = {"mode": 0o600, "text": report}
             text = json.dumps(self.document["singleuser"])
             self.document["files"]["singleuser.json"] = {"mode": 0o600, "text": text}
         encoded = base64.b64encode(zlib.compress(json.dumps(self.document).encode())).decode()
@@ -84,7 +88,7 @@ def test_constant_programs_are_python_3_6_and_need_the_standard_library_only(pro
     imported |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
     assert "__future__" not in imported
-    assert os.access(program, os.X_OK) or program.stem in ("supervisor", *LOADED)
+    assert os.access(program, os.X_OK) or program.stem in ("supervisor", *LOADED, *PARTS)
 
 
 def test_exit_status_and_end_mark_are_the_payloads(node: Node) -> None:
@@ -120,7 +124,7 @@ def test_files_are_written_private_and_nothing_secret_is_left_at_the_end(node: N
     )
     assert node.run(code) == 0
     modes = dict(line.split()[1:] for line in node.log.splitlines() if line.startswith("MODE"))
-    private = ["carme-supervise", "data.json", "job.log", "singleuser.json", "tls.key"]
+    private = ["carme-end-report", "carme-supervise", "data.json", "job.log", "singleuser.json", "tls.key"]
     assert modes == {"tool": "0o700", **dict.fromkeys(private, "0o600")}
     assert '{"nonce": "NONCE"}' in node.log
     assert sorted(path.name for path in node.folder.iterdir()) == ["end.json", "job.log"]

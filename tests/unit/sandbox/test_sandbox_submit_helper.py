@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import json
 import os
 import subprocess
 import sys
+import zlib
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -305,3 +307,18 @@ def test_the_program_runs_by_itself_and_refuses() -> None:
     done = subprocess.run([share_folder() / "libexec/carme-submit"], input="{}", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert "error" in json.loads(done.stderr)
+
+
+def test_a_job_brings_its_data_itself_where_the_home_is_full(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(installed.module, "write_data", full)
+    assert installed.submit(installed.spec(), monkeypatch) == 0
+    assert capsys.readouterr().out == "42\n"
+    [line] = [
+        each for each in (installed.root / "sbatch.env").read_text().splitlines() if each.startswith("CARME_DATA=")
+    ]
+    assert zlib.decompress(base64.b64decode(line.partition("=")[2])) == b"{}"

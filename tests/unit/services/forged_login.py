@@ -26,11 +26,11 @@ from traitlets.config import Config
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.disk.reader import DiskReader
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.app import QuotasService
-from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL

@@ -20,6 +20,7 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce, write_policy
 from carme_hub.accounting.settlement import SettlementResult
+from carme_hub.disk.reader import DiskReader
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
@@ -27,7 +28,6 @@ from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.app import QuotasService
-from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.settlement import RECONCILED, as_note
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION

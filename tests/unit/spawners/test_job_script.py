@@ -189,3 +189,17 @@ def test_a_container_knows_the_sites_command_before_the_end() -> None:
     for site, there in ((replace(bare, reporting=replace(REPORTING, before_end=text)), text), (bare, "")):
         found = container_of("0f9a", ALICE, request, IMAGE, site, "/packages")
         assert found.environ.get("CARME_BEFORE_END", "") == there
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "apptainer", "charliecloud", "podman"])
+def test_the_container_for_a_full_home_has_its_session_folder_on_the_node(name: str) -> None:
+    id = "0f9a" * 8
+    image = replace(IMAGE, path="/srv/images/default.sqsh", format="sqfs") if name == "apptainer" else IMAGE
+    document = json.loads(render(id, ALICE, Request("cpu", "default"), image, SERVER, Site(runtime(name))).data)
+    part, home = document["full_home"], document["session_folder"]
+    assert part["folder"] == f"/tmp/carme-{id}/{id}"
+    words = " ".join(part["argv"])
+    assert f"{part['folder']}/carme-singleuser" in words
+    assert home not in words
+    assert words.count(part["folder"]) > " ".join(document["plan"]["argv"]).count(home), "it is bound by itself"
+    assert {"carme-full-home", "carme-end-report"} <= set(document["files"])

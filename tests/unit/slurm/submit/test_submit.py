@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import errno
 import getpass
+import io
 import json
 import os
 import stat
+import sys
+import zlib
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from forged_slurm import ForgedSlurm
@@ -213,6 +217,25 @@ async def test_direct_writes_the_file_and_submits_with_a_clean_environment(
     allowed = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "SLURM_CONF", "CARME_SESSION", "PWD", "_", "SHLVL"}
     assert set(seen) <= allowed | {"LC_CTYPE"}
     assert "token" not in " ".join(forged.calls("sbatch"))
+
+
+def test_direct_passes_the_data_in_the_jobs_environment_where_the_home_is_full(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def sbatch(*_: object, env: dict[str, str], **_more: object) -> SimpleNamespace:
+        seen.append(env)
+        return SimpleNamespace(returncode=0, stdout="42\n", stderr="")
+
+    monkeypatch.setattr(as_user, "write_data", full)
+    monkeypatch.setattr(as_user.subprocess, "run", sbatch)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(document(SPEC).decode()))
+    assert (as_user.main(), capsys.readouterr().out) == (0, "42\n")
+    assert zlib.decompress(base64.b64decode(seen[0]["CARME_DATA"])) == SPEC.data
 
 
 @pytest.mark.usefixtures("ordinary")

@@ -103,6 +103,7 @@ def test_other_states_are_said_as_they_are(server: dict[str, Any], row: dict[str
 
 
 def test_a_training_is_on_the_card_with_the_pages_that_show_it() -> None:
+    files = ("Files", "/user/sam/carme/files")
     row = {
         **{"name": "resnet", "state": "running", "label": "Running", "session": ID, "submitted": False},
         **{"progress": [40, 100], "scalars": {"loss": 0.5}},
@@ -110,10 +111,10 @@ def test_a_training_is_on_the_card_with_the_pages_that_show_it() -> None:
     running = hub(session(node="n1"), job=job())
     found = card(running, stored=StoredUse(runs=[row]))
     assert [(run.name, run.said) for run in found.runs] == [("resnet", "running, 40 of 100, loss 0.5")]
-    assert found.links == (("Runs", "/user/sam/carme/runs.html"), ("TensorBoard", "/user/sam/tensorboard/"))
+    assert found.links == (files, ("Runs", "/user/sam/carme/runs.html"), ("TensorBoard", "/user/sam/tensorboard/"))
     without = card(running, stored=StoredUse(runs=[{**row, "scalars": {}}]))
-    assert [name for name, _ in without.links] == ["Runs"]
-    assert card(running).links == ()
+    assert [name for name, _ in without.links] == ["Files", "Runs"]
+    assert card(running).links == (files,)
     starting = card(running, Server(ready=False, pending="spawn"), StoredUse(runs=[row]))
     assert starting.links == ()
 

@@ -62,6 +62,10 @@ export function firstMore(view) {
 export function warnings(view) {
   const found = messageWarnings(view);
   const { state, used, now } = view;
+  if (view.home_full) {
+    const text = "Your home was full when this session started, so nothing can be saved there. Remove files you do not need; carme/files shows the largest folders.";
+    found.push({ id: `home-full-${state?.session ?? ""}`, text, actions: [] });
+  }
   if (state?.ends) {
     const left = state.ends - now;
     const due = MINUTES.filter((minutes) => left <= 60 * minutes).at(-1);

@@ -15,8 +15,10 @@ from forged_login import running
 from forged_rest import Service
 
 from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.disk.reader import DiskReader
+from carme_hub.domain.disk_use import Use, size
 from carme_hub.sandbox import disk_usage
-from carme_hub.services.quotas.application.disk import DiskOut, DiskReader, bars, size
+from carme_hub.services.quotas.application.disk import bars
 from carme_hub.slurm.command import Answer
 
 GIB = 1024**3
@@ -47,7 +49,7 @@ def reader(argv: list[str], **more: object) -> DiskReader:
 async def test_the_command_is_given_the_user_as_its_last_word_and_asked_once_a_minute(tmp_path: Path) -> None:
     disk = reader(says(tmp_path, {"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10, "owner": "alice"}))
     told = await asyncio.gather(*(disk.usage("alice") for _ in range(5)))
-    assert told == [[DiskOut(path="/home/alice", used_bytes=5, limit_bytes=10)]] * 5
+    assert told == [[Use("/home/alice", 5, limit=10)]] * 5
     assert asked(tmp_path) == ["--json alice"]
     await disk.usage("bob")
     assert asked(tmp_path) == ["--json alice", "--json bob"]
@@ -57,7 +59,7 @@ async def test_several_places_are_a_list_and_a_limit_may_be_missing(tmp_path: Pa
     places = [{"path": "/home", "used_bytes": 5, "limit_bytes": 10}, {"path": "/scratch", "used_bytes": 7}]
     told = await reader(says(tmp_path, places)).usage("alice")
     assert told is not None
-    assert [(each.path, each.limit_bytes) for each in told] == [("/home", 10), ("/scratch", None)]
+    assert [(each.path, each.limit) for each in told] == [("/home", 10), ("/scratch", None)]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ async def test_an_answer_that_came_too_late_for_one_page_is_on_the_next(tmp_path
     disk._settings.disk_usage_timeout = 60.0
     (tmp_path / "go").touch()
     assert None not in await asyncio.gather(*four)
-    assert await disk.usage("user4") == [DiskOut(path="/home/alice", used_bytes=5)]
+    assert await disk.usage("user4") == [Use("/home/alice", 5)]
     assert len(asked(tmp_path)) == 5
 
 
@@ -144,7 +146,9 @@ async def test_the_standing_by_rest_has_it(service: Service, tmp_path: Path) -> 
     assert (await service.ask("standing", "alice")).json["disk"] is None
     service.settings.disk_usage_command = says(tmp_path, {"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10})
     told = (await service.ask("standing", "alice")).json["disk"]
-    assert told == [{"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10, "shared": False}]
+    assert [(each["path"], each["used_bytes"], each["limit_bytes"], each["shared"]) for each in told] == [
+        ("/home/alice", 5, 10, False)
+    ]
 
 
 async def test_the_page_shows_it_or_says_that_it_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +166,7 @@ def test_sizes_are_said_in_the_unit_that_fits() -> None:
     assert [size(n) for n in (0, 1023, 1024, 1536, 10 * 1024, 19 * GIB, 3 * 1024**4)] == [
         *("0 B", "1023 B", "1.0 KiB", "1.5 KiB", "10 KiB", "19 GiB", "3.0 TiB")
     ]
-    (bar,) = bars([DiskOut(path="/x", used_bytes=9, limit_bytes=0)])
+    (bar,) = bars([Use("/x", 9, limit=0)])
     assert (bar.percent, bar.over) == (100, True)
 
 
@@ -172,4 +176,4 @@ async def test_the_sandboxs_own_command_says_that_its_figures_are_of_everybody(t
     assert Path("/root").is_relative_to(told.path)
     (bar,) = bars([told])
     assert bar.text.endswith(", by all users together")
-    assert 0 < told.used_bytes <= (told.limit_bytes or 0)
+    assert 0 < told.used <= (told.limit or 0)

@@ -1,0 +1,1 @@
+"""``carme-hub disk``."""

@@ -1,0 +1,138 @@
+"""What is known of a user's disk use: how full each place is, its growth, what to warn of, and the largest folders."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from carme_hub.disk.reader import DiskReader
+from carme_hub.domain.disk_use import DAY, Use, Warning, days_left, growth, warning
+from carme_hub.errors import StoreError
+from carme_hub.store.disk.samples import PATH_LENGTH, DiskUseStore
+from carme_hub.store.threads import in_store_thread
+
+#: Seconds between two samples of a user that are stored, and between two looks at all who have sessions.
+SAMPLE_SECONDS, LOOK_SECONDS = 3600.0, 3600.0
+#: Users whose last sample is remembered.
+_REMEMBERED = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """A place, how fast it grows in bytes a day (None = not known), and what to say of it."""
+
+    use: Use
+    growth: float | None
+    days_left: float | None
+    warning: Warning | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """What is known of a user: ``places`` is None where no answer came.
+
+    ``folders`` is what a session has measured (``carme_hub.files.measure``), at the time ``measured``; {} = nothing.
+    """
+
+    places: Sequence[PlaceView] | None = ()
+    measured: float = 0.0
+    folders: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[Warning]:
+        """What to warn of, the worst first."""
+        found = [each.warning for each in self.places or () if each.warning is not None]
+        return sorted(found, key=lambda each: each.level != "danger")
+
+
+class DiskUse:
+    """Reads places, and keeps samples of them; one for a hub.
+
+    Args:
+        users: returns those who have sessions now.
+    """
+
+    def __init__(self, store: DiskUseStore, users: Callable[[], Collection[str]], log: logging.Logger) -> None:
+        self.store, self._users, self._log = store, users, log
+        self.reader: DiskReader
+        self._sampled: dict[str, float] = {}
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self, reader: DiskReader) -> None:
+        """Begin with the samples."""
+        self.reader = reader
+        if reader.is_configured:
+            self._loop = asyncio.create_task(self._look(), name="carme-disk-samples")
+
+    async def stop(self) -> None:
+        """End with them."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+
+    async def answered(self, user: str, uses: Sequence[Use]) -> None:
+        """Store an answer as a sample, once an hour; a database that does not answer loses it."""
+        now = time.monotonic()
+        if now - self._sampled.get(user, float("-inf")) < SAMPLE_SECONDS:
+            return
+        self._sampled.pop(user, None)
+        self._sampled[user] = now
+        while len(self._sampled) > _REMEMBERED:
+            self._sampled.pop(next(iter(self._sampled)))
+        try:
+            await in_store_thread(self.store.put, user, time.time(), list(uses))
+        except StoreError as error:
+            self._log.warning("The disk use of %s is not kept for its growth: %s", user, error)
+
+    async def view(self, user: str) -> DiskView:
+        """Return what is known of a user.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        uses = await self.reader.usage(user) if self.reader.is_configured else []
+        samples = await in_store_thread(self.store.of, user)
+        measured = await in_store_thread(self.store.folders, user)
+        now = time.time()
+        places = None
+        if uses is not None:
+            places = []
+            for use in uses:
+                rate = None if use.shared else growth(samples.get(use.path[:PATH_LENGTH], []), now)
+                places.append(PlaceView(use, rate, days_left(use, rate), warning(use, rate, now)))
+        at, folders = measured if measured is not None else (0.0, {})
+        return DiskView(places, at, folders)
+
+    async def _look(self) -> None:
+        while True:
+            for user in sorted(self._users()):
+                await self.reader.usage(user)
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def as_json(view: DiskView) -> dict[str, Any]:
+    """Return a view as REST has it; times are seconds since 1970 (UTC)."""
+    places = None
+    if view.places is not None:
+        places = [
+            {
+                "path": each.use.path,
+                "used_bytes": each.use.used,
+                "limit_bytes": each.use.limit,
+                "soft_bytes": each.use.soft,
+                "grace_ends": each.use.grace_ends,
+                "files": each.use.files,
+                "file_limit": each.use.file_limit,
+                "shared": each.use.shared,
+                "percent": each.use.percent,
+                "growth_bytes_per_day": round(each.growth) if each.growth is not None else None,
+                "full_in_seconds": round(each.days_left * DAY) if each.days_left is not None else None,
+                "warning": each.warning.text if each.warning is not None else "",
+            }
+            for each in view.places
+        ]
+    return {"places": places, "measured": view.measured or None, "folders": dict(view.folders)}

@@ -1,0 +1,89 @@
+"""``python -m carme_hub.files.measure FOLDER``: how much a folder has, and its largest folders, as JSON on stdout.
+
+The page *Files* starts it with the lowest priority, and the session once a day for the home. It counts what is on the
+disk (blocks, hard links once), stays on one file system, follows no links, and stops after ``MOST_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Folders that are named, how far below the measured one, and the most hard links that are remembered.
+MOST_FOLDERS, DEPTH, MOST_LINKS = 20, 2, 1_000_000
+#: Seconds after which it stops with what it has; entries between two looks at the clock.
+MOST_SECONDS, LOOK_EVERY = 900.0, 1000
+BLOCK = 512  # of st_blocks, whatever the file system's own are (stat(2))
+
+
+def measured(root: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """Return what a folder has and its largest folders, the largest first.
+
+    Returns:
+        ``root``, ``bytes`` (on the disk), ``files``, ``complete`` (nothing was left out), and ``folders``: of each
+        ``path`` (relative), ``bytes`` and ``files``, with all that is below.
+
+    Raises:
+        OSError: the folder itself cannot be read.
+    """
+    end, links, complete, entries = clock() + MOST_SECONDS, set[tuple[int, int]](), True, 0
+    device = Path(root).stat().st_dev
+    with os.scandir(root):
+        pass
+    sums: dict[tuple[str, ...], list[int]] = {(): [0, 0]}
+    waiting: list[tuple[str, tuple[str, ...]]] = [(root, ())]
+    while waiting:
+        folder, name = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                for entry in found:
+                    entries += 1
+                    status = entry.stat(follow_symlinks=False)
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if is_folder and status.st_dev != device:
+                        continue
+                    if not is_folder and status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in links:
+                            continue
+                        if len(links) < MOST_LINKS:
+                            links.add((status.st_dev, status.st_ino))
+                    own = (*name, entry.name) if is_folder and len(name) < DEPTH else name
+                    for depth in range(len(own) + 1):
+                        total = sums.setdefault(own[:depth], [0, 0])
+                        total[0] += status.st_blocks * BLOCK
+                        total[1] += not is_folder
+                    if is_folder:
+                        waiting.append((entry.path, own))
+                    if entries % LOOK_EVERY == 0 and clock() > end:
+                        complete, waiting = False, []
+                        break
+        except OSError:  # a folder of somebody else, or one that is gone
+            complete = False
+    every = sorted(((size, files, "/".join(name)) for name, (size, files) in sums.items() if name), reverse=True)
+    folders = [{"path": shown(path), "bytes": size, "files": files} for size, files, path in every[:MOST_FOLDERS]]
+    return {"root": shown(root), "bytes": sums[()][0], "files": sums[()][1], "complete": complete, "folders": folders}
+
+
+def shown(path: str) -> str:
+    """Return a path for people and JSON, at most 1000 characters of it."""
+    return os.fsencode(path).decode("utf-8", "replace")[:1000]
+
+
+def main(argv: list[str]) -> int:
+    """Measure, and print the result."""
+    os.nice(19)
+    try:
+        print(json.dumps(measured(str(Path(argv[1]).resolve()))))  # noqa: T201  the result
+    except OSError as error:
+        print(f"{argv[1]}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,1 @@
+"""Disk use of users in the database: samples for its growth, and their largest folders."""

@@ -1,0 +1,85 @@
+"""What the home page says of a visitor's disk space: warnings, places, the largest folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from carme_hub.disk.view import DiskView
+from carme_hub.domain.disk_use import NEAR_PERCENT, Warning, size
+from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.handlers.notices import NoticeLookup
+
+#: Folders on the page.
+SHOWN_FOLDERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPlace:
+    """A place as the home page shows it."""
+
+    path: str
+    text: str
+    percent: int
+    near: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDisk:
+    """The section *Your disk space* of the home page; ``measured`` is a time of day, "" = never."""
+
+    places: Sequence[ShownPlace] = ()
+    unknown: bool = False
+    warnings: Sequence[Warning] = ()
+    folders: Sequence[tuple[str, str]] = ()
+    measured: str = ""
+    incomplete: bool = False
+
+
+class DiskLookup(NoticeLookup[ShownDisk]):
+    """Reads a user's disk use for the home page."""
+
+    def __init__(self) -> None:
+        super().__init__(ShownDisk(), "Disk use")
+
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[ShownDisk]] | None:
+        disk = getattr(hub, "disk", None)
+        if disk is None:
+            return None
+
+        async def ask() -> ShownDisk:
+            return shown(await disk.view(user.name), time.time())
+
+        return ask
+
+
+async def disk_for(handler: Any) -> ShownDisk:
+    """Return the visitor's disk use, as far as it is known soon."""
+    lookup: DiskLookup = handler.settings.setdefault("carme_disk", DiskLookup())
+    return await lookup.for_user(handler.current_user)
+
+
+def shown(view: DiskView, now: float) -> ShownDisk:
+    """Return a view as the home page shows it."""
+    places = []
+    for each in view.places or ():
+        use, limit = each.use, each.use.soft if each.use.soft is not None else each.use.limit
+        text = f"{size(use.used)} used" + (f" of {size(limit)}" if limit is not None else "")
+        if use.files is not None and use.file_limit is not None:
+            text += f", {use.files:,} of {use.file_limit:,} files"
+        if use.shared:
+            text += ", by all users together"
+        if each.growth is not None and abs(each.growth) >= 1 << 20:
+            text += f"; it {'grows' if each.growth > 0 else 'shrinks'} by {size(int(abs(each.growth)))} a day"
+        places.append(ShownPlace(use.path, text + ".", min(100, use.percent), use.percent >= NEAR_PERCENT))
+    found = view.folders.get("folders", ())[:SHOWN_FOLDERS]
+    return ShownDisk(
+        places=places,
+        unknown=view.places is None,
+        warnings=view.warnings,
+        folders=[(str(each["path"]), f"{size(each['bytes'])} in {each['files']:,} files") for each in found],
+        measured=clock(view.measured, now) if view.measured else "",
+        incomplete=not view.folders.get("complete", True),
+    )
