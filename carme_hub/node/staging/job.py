@@ -1,0 +1,116 @@
+# ruff: noqa: UP006, UP035, UP045, PTH103, PTH105, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123
+"""carme-staging: the part of the batch script for a session with data to move; a file of its data document.
+
+It writes the plan into the session's folder beside its scratch, which Slurm's Prolog has made (``carme-stage-out``),
+has the input copied before the container starts, and starts what watches the time limit. What is to go out is in the
+plan from the beginning, so the Epilog finds it whatever ends the job.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+#: The exit code of a session whose input is not there, or whose node has no scratch folder for it.
+NOT_STAGED = 86
+#: Files that prove to the hub whose report it is; the session's own are removed at its end.
+PROOFS = (
+    ("ca", "JUPYTERHUB_SSL_CLIENT_CA"),
+    ("key", "JUPYTERHUB_SSL_KEYFILE"),
+    ("cert", "JUPYTERHUB_SSL_CERTFILE"),
+)
+PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
+ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def put(folder: str, name: str, text: str) -> str:
+    """Write a file (0600) in one piece and return its path."""
+    path = os.path.join(folder, name)
+    new = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+    return path
+
+
+def report_part(folder: str, data: "Dict[str, Any]") -> "Dict[str, str]":
+    """Return how to report to the hub; {} where this job has nothing to do it with."""
+    own = data.get("singleuser") or {}
+    if "callback" not in own:
+        return {}
+    report = {"url": own["callback"].rpartition("/")[0] + "/stage", "nonce": own["nonce"]}
+    for name, variable in PROOFS:
+        path = own.get("environ", {}).get(variable)
+        if path:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    report[name] = put(folder, name + ".pem", file.read())
+            except OSError:
+                return {}
+    return report
+
+
+def first_reason(folder: str) -> str:
+    """Return which file is not copied, and why."""
+    try:
+        with open(os.path.join(folder, "progress.json"), encoding="utf-8") as file:
+            found = json.load(file)
+        first, more = found["errors"][0], int(found["failures"]) - 1
+        name = first["file"] + ": " if first["file"] else ""
+        return f"{name}{first['why']}" + (f" (and {more} more)" if more > 0 else "")
+    except (OSError, ValueError, LookupError, TypeError):
+        return "the copy was interrupted"
+
+
+def begin(data: "Dict[str, Any]", failed: "Any") -> None:
+    """Have the input in scratch, and the list of the output on the node; raise ``failed(86, words)`` where it is not."""
+    stage = data["stage"]
+    top = os.path.join(stage["root"], data["session"])
+    folder, program = os.path.join(top, "stage"), os.path.join(top, "program")
+    if not os.path.exists(program):
+        why = "its Prolog has made no scratch folder for this session. Tell an administrator"
+        try:
+            with open(top + ".refused", encoding="utf-8") as file:
+                why = file.read(500).strip()
+        except OSError:
+            pass
+        raise failed(NOT_STAGED, f"this node: {why}")
+    plan = {key: stage[key] for key in ("in", "out", "parallel", "rclone") if key in stage}
+    plan["session"], plan["scratch"] = data["session"], os.path.join(top, "data")
+    plan["home"], plan["ends"] = os.environ.get("HOME", ""), os.environ.get("SLURM_JOB_END_TIME", "")
+    try:
+        plan["report"] = report_part(folder, data)
+        put(folder, "plan.json", json.dumps(plan))
+    except OSError as error:
+        raise failed(NOT_STAGED, f"{folder}: {error.strerror}") from error
+    if stage.get("in"):
+        mover = start(program, folder, "in")
+        while mover.poll() is None:
+            if signal.sigpending() & ENDING:  # the supervisor, which comes next, takes the signal and ends
+                mover.terminate()
+            try:
+                mover.wait(0.5)
+            except subprocess.TimeoutExpired:
+                continue
+        if mover.returncode and not signal.sigpending() & ENDING:
+            raise failed(NOT_STAGED, f"the data is not on the node: {first_reason(folder)}")
+    if stage.get("out"):
+        start(program, folder, "watch")
+
+
+def start(program: str, folder: str, verb: str) -> "Any":
+    """Start the program that copies; it ends with this one, and has none of its blocked signals."""
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    argv = ["/usr/bin/python3", "-IS", program, folder, verb]
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509  no thread runs here
