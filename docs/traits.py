@@ -43,6 +43,7 @@ CLASSES = (
     "carme_hub.booking.settings.CarmeReservations",
     "carme_hub.activity.settings.CarmeActivity",
     "carme_hub.administration.settings.CarmeStatus",
+    "carme_hub.spawners.staging.settings.CarmeStaging",
     "carme_hub.store.engine.CarmeStore",
     "carme_hub.cli.standby.settings.CarmeStandby",
 )

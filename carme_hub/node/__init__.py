@@ -8,5 +8,5 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Return the text of a program: ``program("batch_script")``."""
-    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    """Return the text of a program: ``program("batch_script")``, ``program("staging/job")``."""
+    return (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")

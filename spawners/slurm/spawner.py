@@ -43,6 +43,7 @@ from carme_hub.spawners.progress import Progress, started_sentence, waiting_even
 from carme_hub.spawners.session_state import STOPPED, SessionStatus
 from carme_hub.spawners.slurm.readiness import ServerReadiness
 from carme_hub.spawners.slurm.settings import SessionSettings
+from carme_hub.spawners.staging.settings import CarmeStaging
 
 #: A port that no user can listen on.
 UNUSED_PORT = 1
@@ -117,6 +118,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             cluster=cluster,
             virtual=self.virtual,
             stopped=hub.administration.why_not if hub.administration is not None else None,
+            scratch=CarmeStaging(parent=self).offer(),
             bookings=await slots.for_user(self.user.name, groups, accounts, cluster) if slots is not None else None,
         )
 
@@ -208,6 +210,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         await hub.flush_database()
         crash_point("state-saved")
         image = next(i for i in self.site_images() if i.name == request.image)
+        stage_nonce = await hub.stagings.open(session.id, owner.name, request.stage) if request.stage else ""
         server = Server(
             argv=(*self.cmd, *self.get_args()),
             environ=self._server_environment(working_folder(owner, request)),
@@ -216,6 +219,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             bind=self.ip,
             ports=self.port_range,
             tls=self._tls,
+            stage_nonce=stage_nonce,
         )
         try:
             spec = render(session.id, owner, request, image, self.with_apps(server, owner), site_for(hub, self, owner))

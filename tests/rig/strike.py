@@ -80,7 +80,7 @@ class Popen(subprocess.Popen):
 
     def __init__(self, argv, **kwargs):
         if "carme-stage" in str(argv[2:3]):
-            argv = [*argv[:2], os.path.abspath(__file__), f"root:{number}", *argv[2:]]
+            argv = [*argv[:2], __file__, f"root:{number}", *argv[2:]]
         super().__init__(argv, **kwargs)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.staging.entries import ScratchOffer, stage_of
 from carme_hub.errors import NoAccount, ProfileNotAllowed, Refused
 
 from .profile import (
@@ -129,8 +130,9 @@ def examine(
     accounts: Sequence[str] | None,
     images: Sequence[str],
     reservations: Collection[str] = (),
+    scratch: ScratchOffer | None = None,
 ) -> tuple[Request | None, tuple[Problem, ...]]:
-    """Return the request, or None and all problems. The arguments are those of ``choose``."""
+    """Return the request, or None and all problems. The arguments are those of ``choose``, and the scratch on offer."""
     named = options.get("profile", "")
     if not profiles:
         if accounts is not None and not accounts:
@@ -140,7 +142,7 @@ def examine(
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
         return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
-    return _Validation(profile, options).run(accounts, images, reservations)
+    return _Validation(profile, options, scratch).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
@@ -161,9 +163,8 @@ def _is_short_line(text: str) -> bool:
 class _Validation:
     """The check of user options against one profile, with the problems found so far."""
 
-    def __init__(self, profile: Profile, options: Mapping[str, object]) -> None:
-        self.profile = profile
-        self.options = options
+    def __init__(self, profile: Profile, options: Mapping[str, object], scratch: ScratchOffer | None) -> None:
+        self.profile, self.options, self.scratch = profile, options, scratch
         self.problems: list[Problem] = []
         self.fixed: Mapping[str, object] = {}
 
@@ -191,6 +192,7 @@ class _Validation:
             make_folder=self.make_folder(),
             node=self.node(),
             fields={one.name: value for one in profile.fields if (value := self.field(one))},
+            stage=self.stage(),
         )
         return (None if self.problems else request), tuple(self.problems)
 
@@ -370,6 +372,13 @@ class _Validation:
             self.problem("node", f"{_shown(requested)} is not the name of a node.")
             return ""
         return str(requested)
+
+    def stage(self) -> dict[str, object]:
+        """Return what is copied to the node and from it."""
+        found, problems = stage_of(self.options, self.scratch)
+        for key, message in problems:
+            self.problem(key, message)
+        return found
 
     def make_folder(self) -> bool:
         """Return whether to make a working folder that does not exist."""

@@ -38,6 +38,8 @@ class Request:
         python: path of the Python in the image that conducts it. requeue: whether another job continues the run of a
             batch job that ended with ``CONTINUES``.
         fields: values of the profile's fields of installed packages, by name.
+        stage: what is copied to the node before the start and from it after the end, as
+            ``domain.staging.entries.stage_of`` returns it; {} for nothing, and no scratch folder.
     """
 
     profile: str
@@ -61,6 +63,7 @@ class Request:
     requeue: bool = False
     make_folder: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
+    stage: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gpus.per_node(self.nodes)

@@ -1,5 +1,5 @@
-# ruff: noqa: UP006, UP035, UP045, PTH101, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH107
-"""Copies of files between folders of one machine: complete, compared by SHA-256, and resumed where they were interrupted.
+# ruff: noqa: UP006, UP035, SIM105, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
+"""Copies of files between folders: complete, compared by SHA-256, and resumed where they were interrupted.
 
 A file is written under a temporary name beside its final one, read back and compared, and only then renamed: under the
 final name is the old file or the whole new one, at any time. A copy that was interrupted continues where its temporary
@@ -19,7 +19,7 @@ import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Tuple  # noqa: F401  in comments for Python 3.6
 
 BLOCK = 1 << 20
 #: A file that changed within this many seconds is left to the pass after the end, where one is sure to come.
@@ -88,7 +88,7 @@ def tree(source: str, fail: "Callable[[str, str], None]") -> "Iterator[Tuple[str
         try:
             names = sorted(os.listdir(os.path.join(source, folder) if folder else source))
         except OSError as error:
-            fail(os.path.join(source, folder), error.strerror)
+            fail(os.path.join(source, folder), str(error.strerror))
             continue
         for name in names:
             path = os.path.join(folder, name)
@@ -255,12 +255,12 @@ class Copy:
                     else:
                         pool.submit(self.one, name, path, found)
         except OSError as error:
-            self.fail(error.filename or self.source, error.strerror)
+            self.fail(error.filename or self.source, str(error.strerror))
         for folder in sorted(folders, reverse=True):
             try:
                 sync_folder(folder)
             except OSError as error:
-                self.fail(folder, error.strerror)
+                self.fail(folder, str(error.strerror))
 
     def one(self, name: str, target: str, found: "os.stat_result") -> None:
         """Copy one file or link."""

@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, UP045, PTH103, PTH105, PTH108, PTH110, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: UP006, UP035, PTH105, PTH110, PTH118, PTH123
 """carme-staging: the part of the batch script for a session with data to move; a file of its data document.
 
 It writes the plan into the session's folder beside its scratch, which Slurm's Prolog has made (``carme-stage-out``),
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
@@ -41,12 +42,9 @@ def put(folder: str, name: str, text: str) -> str:
 
 
 def report_part(folder: str, data: "Dict[str, Any]") -> "Dict[str, str]":
-    """Return how to report to the hub; {} where this job has nothing to do it with."""
-    own = data.get("singleuser") or {}
-    if "callback" not in own:
-        return {}
-    report = {"url": own["callback"].rpartition("/")[0] + "/stage", "nonce": own["nonce"]}
-    for name, variable in PROOFS:
+    """Return how to report to the hub, with copies of what proves it; {} where this job does not."""
+    own, report = data.get("singleuser") or {}, dict(data["stage"].get("report") or {})
+    for name, variable in PROOFS if report else ():
         path = own.get("environ", {}).get(variable)
         if path:
             try:
@@ -70,7 +68,7 @@ def first_reason(folder: str) -> str:
 
 
 def begin(data: "Dict[str, Any]", failed: "Any") -> None:
-    """Have the input in scratch, and the list of the output on the node; raise ``failed(86, words)`` where it is not."""
+    """Have the input in scratch and the list of the output on the node; raise ``failed(86, words)`` where it is not."""
     stage = data["stage"]
     top = os.path.join(stage["root"], data["session"])
     folder, program = os.path.join(top, "stage"), os.path.join(top, "program")
@@ -84,7 +82,8 @@ def begin(data: "Dict[str, Any]", failed: "Any") -> None:
         raise failed(NOT_STAGED, f"this node: {why}")
     plan = {key: stage[key] for key in ("in", "out", "parallel", "rclone") if key in stage}
     plan["session"], plan["scratch"] = data["session"], os.path.join(top, "data")
-    plan["home"], plan["ends"] = os.environ.get("HOME", ""), os.environ.get("SLURM_JOB_END_TIME", "")
+    plan["home"], plan["node"] = os.environ.get("HOME", ""), os.environ.get("SLURMD_NODENAME", "")
+    plan["ends"] = os.environ.get("SLURM_JOB_END_TIME") or time.time() + 60 * stage["minutes"]
     try:
         plan["report"] = report_part(folder, data)
         put(folder, "plan.json", json.dumps(plan))
@@ -113,4 +112,4 @@ def start(program: str, folder: str, verb: str) -> "Any":
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     argv = ["/usr/bin/python3", "-IS", program, folder, verb]
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509  no thread runs here
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=prepare)

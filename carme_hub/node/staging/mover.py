@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: T201, UP006, UP035, UP045, PTH101, PTH103, PTH105, PTH108, PTH110, PTH112, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH118, PTH120, PTH123
 """carme-stage: moves the data of one session into its scratch folder, and what it names out of it, as the user.
 
-``carme-stage FOLDER in|out|final|late|watch``. FOLDER is the session's own folder beside its scratch (0700, the user's):
+``carme-stage FOLDER in|out|final|late|watch``. FOLDER is the session's folder beside its scratch (0700, the user's):
 
 * ``plan.json``: what to move (``carme-staging`` writes it at the start of the job).
 * ``progress.json``: how far it is, replaced as a whole; the same is sent to the hub where the plan says how.
@@ -100,12 +100,13 @@ class Pass:
     def progress(self) -> "Dict[str, Any]":
         """Return how far it is. ``speed``: bytes in a second, of the last ten; ``left``: seconds, 0 = not known."""
         now, moved = time.time(), self.bytes
-        self.seen = [each for each in self.seen if each[0] > now - 10][-40:] + [(now, moved)]
+        self.seen = [*[each for each in self.seen if each[0] > now - 10][-40:], (now, moved)]
         since, before = self.seen[0]
         speed = (moved - before) / (now - since) if now - since > 0.2 else 0.0
         left = max(0.0, self.total - moved) / speed if speed > 0 and self.state == "moving" else 0.0
         return {
             "way": self.way,
+            "node": str(self.plan.get("node", "")),
             "pass": self.verb,
             "state": self.state,
             "bytes": moved,

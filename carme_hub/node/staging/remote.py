@@ -1,11 +1,12 @@
-# ruff: noqa: UP006, UP035, UP045, PTH101, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH107
+# ruff: noqa: UP006, UP035, UP045, PTH103, PTH112, PTH116, PTH118, PTH119, PTH120, PTH202
 """Copies from and to what rclone speaks, by rclone: S3, sftp, WebDAV and the others of its list.
 
 The user's own settings of rclone have the credentials (``~/.config/rclone/rclone.conf``, 0600); this program never
 reads them, and they are in no argument, variable or log. rclone compares the checksums of each transfer where the
-other side has any, skips what is there already, and starts a file again that was interrupted. What goes out is also
-compared as a whole (``rclone check``) before it counts as done. On storage of objects an object appears when it is
-complete. Elsewhere (sftp, WebDAV) files go into a folder ``.carme-TAG.part`` beside their target, and are renamed there.
+other side has any, skips what is there already, and begins a file again that was interrupted. What goes out is
+also compared as a whole (``rclone check``) before it counts as done. On storage of objects an object appears when it
+is complete. Elsewhere (sftp, WebDAV) files go into a folder ``.carme-TAG.part`` beside their target, and are renamed
+from there.
 
 carme-stage loads this file (``carme-stage-remote`` on a node). It runs as the user.
 """
@@ -19,13 +20,15 @@ import subprocess
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 #: Seconds for a question to the other side.
 ASK_SECONDS = 120.0
 #: A part of an error of rclone or a server that could be a secret, or a signed address.
-SECRET = re.compile(r"(?i)((?:secret|token|signature|password|pass|key|credential)[\w-]*)(\s*[=:]\s*)(\"[^\"]*\"|[^\s&,;]+)")
+SECRET = re.compile(
+    r"(?i)((?:secret|token|signature|password|pass|key|credential)[\w-]*)(\s*[=:]\s*)(\"[^\"]*\"|[^\s&,;]+)"
+)
 #: A link travels as a small file NAME.rclonelink, and is a link again when it comes back; otherwise it would be lost.
 LINKS = ("--links",)
 #: The names of errors of rclone in plain words.
@@ -77,7 +80,7 @@ class Rclone:
         """Start rclone; it ends with this program."""
         argv = [self.program, *arguments, "--use-json-log", "--ask-password=false"]
         try:
-            return subprocess.Popen(  # noqa: PLW1509  nothing else has been started in this process
+            return subprocess.Popen(
                 argv,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
@@ -136,21 +139,15 @@ class Rclone:
         return bool(features.get("Move"))
 
     def transfer(
-        self,
-        verb: str,
-        source: str,
-        target: str,
-        note: "Callable[[int, int], None]",
-        fail: "Callable[[str, str], None]",
-        stop: "Callable[[], bool]",
-        options: "Sequence[str]" = (),
+        self, verb: str, source: str, target: str, told: "Sequence[Any]", options: "Sequence[str]" = ()
     ) -> bool:
-        """Run ``copy``, ``copyto``, ``check`` or ``move``; return whether all of it is done.
+        """Run ``copy``, ``copyto``, ``check``, ``move`` or ``moveto``; return whether all of it is done.
 
         Args:
-            note: takes bytes and files that have been transferred since it was called last.
-            fail: takes the name of a file and why it is not transferred.
+            told: note, which takes bytes and files that have been transferred since it was called last; fail, which
+                takes the name of a file and why it is not transferred; stop, which returns whether to end.
         """
+        note, fail, stop = told
         arguments = [verb, source, target, f"--transfers={self.parallel}", f"--checkers={2 * self.parallel}"]
         process = self.start([*arguments, "--stats=1s", "--stats-log-level=NOTICE", "--retries=3", *LINKS, *options])
         before, failed, last = (0, 0), {}, ""  # type: Tuple[int, int], Dict[str, str], str
@@ -192,10 +189,10 @@ def fetch(rclone: Rclone, source: str, target: str, *told: "Any") -> bool:
         return False
     if found.get("IsDir"):
         os.makedirs(target, exist_ok=True)
-        return rclone.transfer("copy", source, target, *told)
+        return rclone.transfer("copy", source, target, told)
     path = os.path.join(target, os.path.basename(source.rpartition(":")[2])) if target.endswith("/") else target
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    return rclone.transfer("copyto", source, path, *told)
+    return rclone.transfer("copyto", source, path, told)
 
 
 def send(rclone: Rclone, source: str, target: str, tag: str, *told: "Any", late: bool = False) -> bool:
@@ -206,18 +203,18 @@ def send(rclone: Rclone, source: str, target: str, tag: str, *told: "Any", late:
     options = ["--update"] if late else []  # what is newer there stays
     quiet = (lambda *_: None, *told[1:])
     if not rclone.renames(target):
-        done = rclone.transfer("copy" if folder else "copyto", source, target, *told, options)
+        done = rclone.transfer("copy" if folder else "copyto", source, target, told, options)
         return done and compared(rclone, source, target, folder, quiet)
     parent = target.rstrip("/") if folder else parent_of(target)
     part = f"{parent}{'' if parent.endswith(':') else '/'}.carme-{tag}.part"
     where = part if folder else f"{part}/{os.path.basename(source)}"
     # What was renamed there by a pass that was interrupted is not sent again.
     again = [f"--compare-dest={parent}"] if rclone.entry(parent) is not None else []
-    if not rclone.transfer("copy" if folder else "copyto", source, where, *told, [*options, *(again if folder else [])]):
+    if not rclone.transfer("copy" if folder else "copyto", source, where, told, [*options, *(again if folder else [])]):
         return False
     if rclone.entry(part) is None:
         return compared(rclone, source, target, folder, quiet)
-    moved = rclone.transfer(*(("move", part, parent) if folder else ("moveto", where, target)), *quiet)
+    moved = rclone.transfer(*(("move", part, parent) if folder else ("moveto", where, target)), quiet)
     if moved:
         rclone.start(["rmdirs", part]).communicate()
     return moved and compared(rclone, source, target, folder, quiet)
@@ -233,7 +230,7 @@ def parent_of(target: str) -> str:
 def compared(rclone: Rclone, source: str, target: str, folder: bool, told: "Sequence[Any]") -> bool:
     """Return whether the other side has what is here, by checksums where it has any, else by size."""
     if folder:
-        return rclone.transfer("check", source, target, *told, ["--one-way"])
+        return rclone.transfer("check", source, target, told, ["--one-way"])
     there, size = rclone.entry(target), os.path.getsize(source)
     if there is None or there.get("Size") != size:
         told[1](source, f"{target} does not have its size")
@@ -241,7 +238,7 @@ def compared(rclone: Rclone, source: str, target: str, folder: bool, told: "Sequ
     only = ["--one-way", f"--include=/{escaped(os.path.basename(source))}"]
     if os.path.basename(source) != target.rpartition("/")[2].rpartition(":")[2]:
         return True  # under another name; rclone compared the checksum of the transfer itself
-    return rclone.transfer("check", os.path.dirname(source), parent_of(target), *told, only)
+    return rclone.transfer("check", os.path.dirname(source), parent_of(target), told, only)
 
 
 def escaped(name: str) -> str:

@@ -34,10 +34,12 @@ def test_input_is_in_scratch_with_its_modes_times_links_and_odd_names(node: Stag
     os.mkfifo(source / "pipe")
     node.begin(in_=[{"source": str(source), "target": "data"}])
     assert node.move("in").returncode == 0
-    assert sums(node.data / "data") == sums(source) and len(sums(source)) == 7
+    assert sums(node.data / "data") == sums(source)
+    assert len(sums(source)) == 7
     copied = (node.data / "data" / "a.bin").stat()
     assert (copied.st_mode & 0o777, copied.st_mtime_ns) == (0o754, 1_500_000_000_000_000_001)
-    assert (node.data / "data" / "empty").is_dir() and not (node.data / "data" / "pipe").exists()
+    assert (node.data / "data" / "empty").is_dir()
+    assert not (node.data / "data" / "pipe").exists()
     found = node.progress()
     assert (found["state"], found["files"], found["bytes"]) == ("done", 5, found["total"])
 
@@ -46,7 +48,8 @@ def test_missing_input_is_named_with_the_reason(node: StagedNode) -> None:
     node.begin(in_=[{"source": str(node.base / "not-there"), "target": "data"}])
     assert node.move("in").returncode == 1
     error = node.progress()["errors"][0]
-    assert error["file"].endswith("not-there") and "nothing under this name" in error["why"]
+    assert error["file"].endswith("not-there")
+    assert "nothing under this name" in error["why"]
 
 
 def test_one_file_that_cannot_be_read_is_named_and_the_others_are_copied(node: StagedNode) -> None:
@@ -68,7 +71,8 @@ def test_second_pass_copies_only_what_has_changed(node: StagedNode) -> None:
     node.write(node.data / "run" / "b", b"three")
     assert node.move("final").returncode == 0
     after = {name: (node.target / "run" / name).stat().st_ino for name in "ab"}
-    assert after["a"] == before["a"] and after["b"] != before["b"]
+    assert after["a"] == before["a"]
+    assert after["b"] != before["b"]
     assert (node.target / "run" / "b").read_bytes() == b"three"
 
 
@@ -81,7 +85,8 @@ def test_interrupted_copy_goes_on_where_it_was_and_notices_a_source_that_is_anot
         if (parts := list(node.target.glob(".carme-*.part"))) and parts[0].stat().st_size > 1 << 20:
             break
     part = parts[0]
-    assert 0 < part.stat().st_size < len(content) and not (node.target / "big").exists()
+    assert 0 < part.stat().st_size < len(content)
+    assert not (node.target / "big").exists()
     inode = part.stat().st_ino
     changed = content[:1000] + b"X" + content[1001:]
     node.write(node.data / "big", changed)
@@ -123,7 +128,9 @@ def test_watch_begins_early_enough_before_the_time_limit_and_not_before(node: St
         process = subprocess.Popen(argv)
         try:
             deadline = time.monotonic() + (1.5 if not expected else 20)
-            while time.monotonic() < deadline and list(sums(node.target)) != [f"run/{name}" for name in expected or "-"]:
+            while time.monotonic() < deadline and list(sums(node.target)) != [
+                f"run/{name}" for name in expected or "-"
+            ]:
                 time.sleep(0.05)
         finally:
             process.kill()

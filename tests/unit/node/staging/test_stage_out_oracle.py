@@ -1,6 +1,6 @@
-"""Whatever kills a session's stage-out, at every one of its steps: nothing is lost, nothing is half there, nothing stays.
+"""Whatever kills the end of a session, at every one of its steps: nothing is lost, nothing half there, nothing stays.
 
-Real processes, killed by SIGKILL at each change of the file system and in the middle of each write (``tests.rig.strike``).
+Real processes, killed by SIGKILL at each change of the file system and in the middle of each write (``rig.strike``).
 The oracle compares checksums after each kill, and again when the node has gone on with it.
 """
 
@@ -71,7 +71,7 @@ def test_killed_at_every_step_of_the_epilog_it_is_finished_by_the_next_sweep(bas
         again = node.run("sweep")
         assert sums(node.target) == wanted(node), (who, step, again.stderr)
         assert node.nothing_left(), (who, step, again.stderr)
-        assert not [p for p in node.target.rglob(".carme-*")], (who, step)
+        assert not list(node.target.rglob(".carme-*")), (who, step)
         if whole and done.returncode == 0:
             break
         killed += 1

@@ -28,7 +28,8 @@ def with_output(base: Path, target: str = "", **settings: object) -> StagedNode:
 
 def test_output_is_at_its_target_and_nothing_stays_after_the_epilog(base: Path) -> None:
     node = with_output(base)
-    assert node.top.stat().st_mode & 0o777 == 0o755 and node.data.stat().st_mode & 0o777 == 0o700
+    assert node.top.stat().st_mode & 0o777 == 0o755
+    assert node.data.stat().st_mode & 0o777 == 0o700
     assert node.data.stat().st_uid == node.uid
     assert node.run("epilog").returncode == 0
     assert (node.target / "run" / "model.pt").read_bytes() == b"weights"
@@ -39,7 +40,8 @@ def test_output_is_at_its_target_and_nothing_stays_after_the_epilog(base: Path) 
 def test_epilog_of_another_job_leaves_it_alone(base: Path) -> None:
     node = with_output(base)
     assert node.run("epilog", SLURM_JOB_ID="8").returncode == 0
-    assert (node.data / "run" / "model.pt").exists() and not sums(node.target)
+    assert (node.data / "run" / "model.pt").exists()
+    assert not sums(node.target)
 
 
 def test_output_that_does_not_reach_its_target_is_kept_listed_and_tried_again(base: Path) -> None:
@@ -59,16 +61,19 @@ def test_output_that_does_not_reach_its_target_is_kept_listed_and_tried_again(ba
     assert node.listed()[0]["tries"] == 2
     node.boot.write_text("third")
     node.run("sweep")
-    assert sums(node.target) and node.nothing_left()
+    assert sums(node.target)
+    assert node.nothing_left()
 
 
 def test_session_that_runs_is_left_alone_by_the_sweep_until_the_machine_starts_anew(base: Path) -> None:
     node = with_output(base)
     node.run("sweep")
-    assert (node.data / "run" / "model.pt").exists() and not sums(node.target)
+    assert (node.data / "run" / "model.pt").exists()
+    assert not sums(node.target)
     node.reboot()
     node.run("sweep")
-    assert sums(node.target) and node.nothing_left()
+    assert sums(node.target)
+    assert node.nothing_left()
 
 
 def test_requeued_job_finds_its_folder_as_it_left_it(base: Path) -> None:
@@ -111,8 +116,10 @@ def test_more_than_the_node_gives_is_refused_in_words_that_the_job_can_read(base
     node = StagedNode(base, max_gib=5)
     assert node.run("prolog", SLURM_JOB_COMMENT=f"carme-stage {node.session} 6").returncode == 0
     words = (base / "scratch" / f"{node.session}.refused").read_text()
-    assert "6 GiB" in words and "5 at most" in words
-    assert not node.top.exists() and not node.listed()
+    assert "6 GiB" in words
+    assert "5 at most" in words
+    assert not node.top.exists()
+    assert not node.listed()
 
 
 def test_links_in_scratch_are_copied_as_links_and_never_followed_by_root(base: Path) -> None:
@@ -127,7 +134,8 @@ def test_links_in_scratch_are_copied_as_links_and_never_followed_by_root(base: P
     (node.stage / "progress.json").symlink_to(secret)
     node.run("epilog")
     assert (node.target / "run" / "shadow").is_symlink()
-    assert (node.home / "precious").read_bytes() == b"stays" and secret.read_text() == "only root's"
+    assert (node.home / "precious").read_bytes() == b"stays"
+    assert secret.read_text() == "only root's"
     assert node.nothing_left()
 
 
@@ -145,7 +153,8 @@ def test_settings_that_others_can_write_are_not_used(base: Path) -> None:
     node = StagedNode(base)
     (base / "etc" / "carme-stage-out.json").chmod(0o666)
     done = node.run("prolog")
-    assert done.returncode == 0 and "writable by root only" in done.stderr
+    assert done.returncode == 0
+    assert "writable by root only" in done.stderr
     assert not (base / "scratch").exists()
 
 
@@ -159,12 +168,14 @@ def test_very_deep_folder_is_kept_or_removed_like_any_other(base: Path) -> None:
         deep = below
     os.close(deep)
     node.run("epilog")
-    assert (node.target / "run" / "model.pt").exists() and node.nothing_left()
+    assert (node.target / "run" / "model.pt").exists()
+    assert node.nothing_left()
 
 
 def test_prolog_of_another_user_cannot_take_a_session_over(base: Path) -> None:
     node = with_output(base)
     other = "1" if os.geteuid() else "64030"
     done = node.run("prolog", SLURM_JOB_UID=other, SLURM_JOB_ID=str(JOB + 1))
-    assert done.returncode == 0 and done.stderr
+    assert done.returncode == 0
+    assert done.stderr
     assert node.listed()[0]["job"] == JOB
