@@ -16,6 +16,7 @@ from carme_hub.paths import share_folder
 from carme_hub.sandbox.layout import Layout
 from carme_hub.sandbox.people import HUB_USER, USERS_GROUP
 from carme_hub.sandbox.slurm.cluster import Cluster
+from carme_hub.spawners.staging.programs import write_programs
 
 TOKEN_LIFESPAN = 300
 
@@ -39,7 +40,9 @@ def install_helpers(cluster: Cluster) -> None:
         new.rename(target)
     token = {"jwt_key": str(layout.jwt_key), "group": USERS_GROUP, "lifespan": TOKEN_LIFESPAN}
     submit = {"sbatch": cluster.command("sbatch"), "slurm_conf": str(layout.hub_slurm_conf), "group": USERS_GROUP}
-    for name, document in (("carme-token", token), ("carme-submit", submit)):
+    write_programs(layout.node_programs)
+    staging = {"root": str(layout.scratch), "state": str(layout.state / "scratch-list"), "max_gib": 20}
+    for name, document in (("carme-token", token), ("carme-submit", submit), ("carme-stage-out", staging)):
         (layout.etc / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
         (layout.etc / f"{name}.json").chmod(0o644)
 

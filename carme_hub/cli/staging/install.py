@@ -6,16 +6,7 @@ import asyncio
 from pathlib import Path
 
 from carme_hub.cli.base import ConfiguredApp, positional_arguments
-from carme_hub.node import program
-from carme_hub.paths import share_folder
-
-#: Names of the files on a node beside carme-stage-out, and the programs of ``carme_hub.node`` that they are.
-FILES = {
-    "carme-stage": "staging/mover",
-    "carme-stage-files": "staging/files",
-    "carme-stage-remote": "staging/remote",
-}
-MAIN = "carme-stage-out"
+from carme_hub.spawners.staging.programs import FILES, MAIN, write_programs
 
 
 class InstallApp(ConfiguredApp):
@@ -30,7 +21,7 @@ class InstallApp(ConfiguredApp):
     async def work(self) -> int:
         """Write the files, and say what to do with them."""
         (name,) = positional_arguments(self, "FOLDER")
-        folder = await asyncio.to_thread(write, Path(name))
+        folder = await asyncio.to_thread(write_programs, Path(name))
         if self.as_json:
             self.print_json({"folder": str(folder), "files": sorted([MAIN, *FILES])})
             return 0
@@ -39,19 +30,3 @@ class InstallApp(ConfiguredApp):
         print(f"Prolog={folder}/carme-stage-prolog\nEpilog={folder}/carme-stage-epilog")
         print(f"At boot and every ten minutes as root: {folder}/{MAIN} sweep (carme-stage-out.timer does it).")
         return 0
-
-
-def write(folder: Path) -> Path:
-    """Write the programs, and the two that Slurm calls without an argument; return the folder's absolute path."""
-    folder = folder.absolute()
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    texts = {name: program(source) for name, source in FILES.items()}
-    texts[MAIN] = (share_folder() / "libexec" / MAIN).read_text(encoding="utf-8")
-    for verb in ("prolog", "epilog"):
-        texts[f"carme-stage-{verb}"] = f'#!/bin/sh\nexec "{folder}/{MAIN}" {verb}\n'
-    for name, text in texts.items():
-        new = folder / f".{name}.new"
-        new.write_text(text, encoding="utf-8")
-        new.chmod(0o755)
-        new.replace(folder / name)
-    return folder

@@ -36,7 +36,7 @@ class ScratchOffer:
 
 def lines(entries: Sequence[Mapping[str, str]]) -> str:
     """Return entries as the lines of a user option."""
-    return "\n".join(f"{each['source']}{ARROW}{each['target']}" for each in entries)
+    return "\n".join(f"{each['source']}{ARROW}{each.get('target', '')}" for each in entries)
 
 
 def flat_options(stage: object) -> dict[str, str | int]:
@@ -80,13 +80,13 @@ def entries_of(text: str, *, way: str) -> tuple[list[Entry], str]:
         way: "in" or "out".
     """
     found: list[Entry] = []
-    for line in (part.strip() for part in text.replace("\r", "\n").split("\n")):
-        if not line:
+    for line in text.replace("\r", "\n").split("\n"):
+        if not line.strip():
             continue
-        source, _, target = (part.strip() for part in line.partition(ARROW))
+        source, _, target = (part.strip() for part in f"{line} ".partition(ARROW))
         entry, wrong = entry_of(source, target, way=way)
         if wrong:
-            return [], f"“{line[:80]}”: {wrong}"
+            return [], f"“{line.strip()[:80]}”: {wrong}"
         found.append(entry)
     if len(found) > MOST_ENTRIES:
         return [], f"at most {MOST_ENTRIES} lines; copy the folder that has them all"
@@ -103,6 +103,11 @@ def entry_of(source: str, target: str, *, way: str) -> tuple[Entry, str]:
         return {}, f"write SOURCE{ARROW}TARGET" if way == "out" else "the source is missing"
     if wrong := place_problem(place):
         return {}, wrong
+    if way == "out" and not place.rpartition(":")[2].strip("/"):
+        return (
+            {},
+            f"name a folder below {place}, such as {place.rstrip('/')}{'' if place.endswith(':') else '/'}results",
+        )
     if way == "in" and not name:
         name = place.rstrip("/").rpartition("/")[2].rpartition(":")[2] or "data"
     if wrong := name_problem(name):

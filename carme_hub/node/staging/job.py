@@ -67,8 +67,12 @@ def first_reason(folder: str) -> str:
         return "the copy was interrupted"
 
 
-def begin(data: "Dict[str, Any]", failed: "Any") -> None:
-    """Have the input in scratch and the list of the output on the node; raise ``failed(86, words)`` where it is not."""
+def begin(data: "Dict[str, Any]", failed: "Any") -> "Any":
+    """Have the input in scratch and the list of the output on the node; return what watches the time limit, or None.
+
+    Args:
+        failed: raised with ``NOT_STAGED`` and words where it is not so.
+    """
     stage = data["stage"]
     top = os.path.join(stage["root"], data["session"])
     folder, program = os.path.join(top, "stage"), os.path.join(top, "program")
@@ -100,8 +104,7 @@ def begin(data: "Dict[str, Any]", failed: "Any") -> None:
                 continue
         if mover.returncode and not signal.sigpending() & ENDING:
             raise failed(NOT_STAGED, f"the data is not on the node: {first_reason(folder)}")
-    if stage.get("out"):
-        start(program, folder, "watch")
+    return start(program, folder, "watch") if stage.get("out") else None
 
 
 def start(program: str, folder: str, verb: str) -> "Any":

@@ -40,7 +40,7 @@ PARALLEL = 4
 
 def beside(name: str) -> "Any":
     """Load a program that lies beside this one: ``carme-stage-NAME`` on a node, ``NAME.py`` in the package."""
-    folder = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.realpath(__file__))
     path = os.path.join(folder, f"carme-stage-{name}")
     path = path if os.path.exists(path) else os.path.join(folder, f"{name}.py")
     module = type(os)(name)

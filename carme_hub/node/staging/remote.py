@@ -5,7 +5,7 @@ The user's own settings of rclone have the credentials (``~/.config/rclone/rclon
 reads them, and they are in no argument, variable or log. rclone compares the checksums of each transfer where the
 other side has any, skips what is there already, and begins a file again that was interrupted. What goes out is
 also compared as a whole (``rclone check``) before it counts as done. On storage of objects an object appears when it
-is complete. Elsewhere (sftp, WebDAV) files go into a folder ``.carme-TAG.part`` beside their target, and are renamed
+is complete. Elsewhere (sftp, WebDAV) files go into a folder ``.carme-TAG….part`` beside their target, and are renamed
 from there.
 
 carme-stage loads this file (``carme-stage-remote`` on a node). It runs as the user.
@@ -20,7 +20,7 @@ import subprocess
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+    from typing import Any, Dict, Optional, Sequence, Tuple
 
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 #: Seconds for a question to the other side.
@@ -184,7 +184,8 @@ def parsed(line: str) -> "Dict[str, Any]":
 def fetch(rclone: Rclone, source: str, target: str, *told: "Any") -> bool:
     """Bring an object, or all below a prefix, into a folder of this node; ``told``: note, fail, stop."""
     found = rclone.entry(source)
-    if found is None:
+    # Storage of objects has no folders, and says of any name that it is one.
+    if found is None or (found.get("IsDir") and not rclone.renames(source) and not rclone.size(source)[1]):
         told[1](source, "there is nothing under this name")
         return False
     if found.get("IsDir"):
@@ -205,16 +206,18 @@ def send(rclone: Rclone, source: str, target: str, tag: str, *told: "Any", late:
     if not rclone.renames(target):
         done = rclone.transfer("copy" if folder else "copyto", source, target, told, options)
         return done and compared(rclone, source, target, folder, quiet)
-    parent = target.rstrip("/") if folder else parent_of(target)
-    part = f"{parent}{'' if parent.endswith(':') else '/'}.carme-{tag}.part"
+    final = target.rstrip("/") if folder else parent_of(target)
+    above, name = (parent_of(final), final[len(parent_of(final)) :].strip("/")) if folder else (final, "")
+    # Beside a folder and not in it: rclone moves nothing between places of which one is inside the other.
+    part = f"{above}{'' if above.endswith(':') else '/'}.carme-{tag}{'-' + name if name else ''}.part"
     where = part if folder else f"{part}/{os.path.basename(source)}"
     # What was renamed there by a pass that was interrupted is not sent again.
-    again = [f"--compare-dest={parent}"] if rclone.entry(parent) is not None else []
-    if not rclone.transfer("copy" if folder else "copyto", source, where, told, [*options, *(again if folder else [])]):
+    again = [f"--compare-dest={final}"] if folder and rclone.entry(final) is not None else []
+    if not rclone.transfer("copy" if folder else "copyto", source, where, told, [*options, *again]):
         return False
     if rclone.entry(part) is None:
         return compared(rclone, source, target, folder, quiet)
-    moved = rclone.transfer(*(("move", part, parent) if folder else ("moveto", where, target)), quiet)
+    moved = rclone.transfer(*(("move", part, final) if folder else ("moveto", where, target)), quiet)
     if moved:
         rclone.start(["rmdirs", part]).communicate()
     return moved and compared(rclone, source, target, folder, quiet)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.rig.staging import StagedNode, sums
+from rig.staging import StagedNode, sums
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.rig.staging import StagedNode, sums
+from rig.staging import StagedNode, sums
 
 #: The output of the session: two files, one of them in a folder, and one that replaces an older one at the target.
 FILES = {"run/model.pt": os.urandom(3 << 20), "run/logs/a.txt": b"log\n" * 500, "run/old.bin": b"new" * 4000}
@@ -75,7 +74,7 @@ def test_killed_at_every_step_of_the_epilog_it_is_finished_by_the_next_sweep(bas
         if whole and done.returncode == 0:
             break
         killed += 1
-    assert killed > 15  # the last one had fewer steps than that, and so was not killed
+    assert killed > 8  # what it began with was killed; the last one had fewer steps than that
 
 
 def test_killed_at_every_step_of_the_prolog_it_leaves_nothing_after_the_end(base: Path) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.rig.staging import JOB, StagedNode, sums
+from rig.staging import JOB, StagedNode, sums
 
 
 @pytest.fixture
