@@ -41,7 +41,12 @@ def install_helpers(cluster: Cluster) -> None:
     token = {"jwt_key": str(layout.jwt_key), "group": USERS_GROUP, "lifespan": TOKEN_LIFESPAN}
     submit = {"sbatch": cluster.command("sbatch"), "slurm_conf": str(layout.hub_slurm_conf), "group": USERS_GROUP}
     write_programs(layout.node_programs)
-    staging = {"root": str(layout.scratch), "state": str(layout.state / "scratch-list"), "max_gib": 20}
+    staging = {
+        "root": str(layout.scratch),
+        "state": str(layout.state / "scratch-list"),
+        "max_gib": 20,
+        "retry_seconds": 2,
+    }
     for name, document in (("carme-token", token), ("carme-submit", submit), ("carme-stage-out", staging)):
         (layout.etc / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
         (layout.etc / f"{name}.json").chmod(0o644)
