@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, PTH105, PTH110, PTH118, PTH123
+# ruff: noqa: UP006, UP035, PTH105, PTH110, PTH118, PTH120, PTH123
 """carme-staging: the part of the batch script for a session with data to move; a file of its data document.
 
 It writes the plan into the session's folder beside its scratch, which Slurm's Prolog has made (``carme-stage-out``),
@@ -7,6 +7,7 @@ plan from the beginning, so the Epilog finds it whatever ends the job.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -67,11 +68,28 @@ def first_reason(folder: str) -> str:
         return "the copy was interrupted"
 
 
-def begin(data: "Dict[str, Any]", failed: "Any") -> "Any":
+def join(data: "Dict[str, Any]", failed: "Any") -> None:
+    """As a rank: have the input on this node, too; of several ranks the first one copies, and the others wait."""
+    begin(data, failed, watched=False)
+
+
+def only_one(folder: str) -> "Any":
+    """Return a lock of this session on this node; it ends when it is closed."""
+    lock = open(os.path.join(folder, "joining"), "a", encoding="utf-8")  # noqa: SIM115  the caller closes it
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def is_there(folder: str) -> bool:
+    """Return whether the input has been copied."""
+    return os.path.exists(os.path.join(folder, "in-done"))
+
+
+def begin(data: "Dict[str, Any]", failed: "Any", watched: bool = True) -> "Any":
     """Have the input in scratch and the list of the output on the node; return what watches the time limit, or None.
 
     Args:
-        failed: raised with ``NOT_STAGED`` and words where it is not so.
+        failed: raised with ``NOT_STAGED`` and words where it is not so. watched: whether the time limit is.
     """
     stage = data["stage"]
     top = os.path.join(stage["root"], data["session"])
@@ -84,6 +102,15 @@ def begin(data: "Dict[str, Any]", failed: "Any") -> "Any":
         except OSError:
             pass
         raise failed(NOT_STAGED, f"this node: {why}")
+    with only_one(folder):
+        if not is_there(folder):
+            copy_in(data, folder, program, failed)
+    return start(program, folder, "watch") if watched and stage.get("out") else None
+
+
+def copy_in(data: "Dict[str, Any]", folder: str, program: str, failed: "Any") -> None:
+    """Write the plan, and have the input copied; raise ``failed(86, words)`` where it is not."""
+    stage, top = data["stage"], os.path.dirname(folder)
     plan = {key: stage[key] for key in ("in", "out", "parallel", "rclone") if key in stage}
     plan["session"], plan["scratch"] = data["session"], os.path.join(top, "data")
     plan["home"], plan["node"] = os.environ.get("HOME", ""), os.environ.get("SLURMD_NODENAME", "")
@@ -102,9 +129,11 @@ def begin(data: "Dict[str, Any]", failed: "Any") -> "Any":
                 mover.wait(0.5)
             except subprocess.TimeoutExpired:
                 continue
-        if mover.returncode and not signal.sigpending() & ENDING:
+        if signal.sigpending() & ENDING:
+            return
+        if mover.returncode:
             raise failed(NOT_STAGED, f"the data is not on the node: {first_reason(folder)}")
-    return start(program, folder, "watch") if stage.get("out") else None
+    put(folder, "in-done", "")
 
 
 def start(program: str, folder: str, verb: str) -> "Any":

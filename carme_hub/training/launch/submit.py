@@ -88,6 +88,7 @@ def submit(
             run=run.id,
             python=python,
             requeue=options.requeue,
+            stage=options.stage,
             **outside,
         )
     except Refused as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,3 +72,16 @@ def test_proofs_of_reports_are_copied_because_the_sessions_own_are_removed(node:
     report = json.loads((node.stage / "plan.json").read_text())["report"]
     assert Path(report["key"]).read_text() == "KEY"
     assert Path(report["key"]).stat().st_mode & 0o777 == 0o600
+
+
+def test_ranks_of_one_node_have_the_input_copied_once(node: StagedNode) -> None:
+    node.write(node.base / "source" / "a", b"1")
+    node.run("prolog")
+    stage = document(node, **{"in": [{"source": f"{node.base}/source", "target": "x"}]})
+    ranks = [threading.Thread(target=job.join, args=(stage, Failed)) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert list(sums(node.data)) == ["x/a"]
+    assert len((node.stage / "journal").read_text().splitlines()) == 1

@@ -11,9 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme_hub.domain.staging.progress import Report, StageState, report_of
 from carme_hub.errors import StoreError
-
-from .engine import READ_ONLY
-from .tables import staging as table
+from carme_hub.store.engine import READ_ONLY
+from carme_hub.store.tables import staging as table
 
 #: Rows of one user that are stored; older ones go, except those whose results are still on a node.
 MOST_ROWS = 200
