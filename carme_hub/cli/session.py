@@ -24,7 +24,7 @@ from .hub_command import HubTask
 SILENCE_TIMEOUT, POLL_INTERVAL = 120.0, 1.0
 _SEE_LIST = "`carme-hub session list` shows its state"
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes", "scratch_gib")
-_LINES = ("stage_in", "stage_out")
+_LINES = ("stage_in", "stage_out", "stage_mount")
 #: Options of the command line that are user options of the same name.
 _OPTIONS = (
     "profile",
@@ -113,6 +113,9 @@ class StartApp(_OneSession):
         "", help="Data for the node: 'SOURCE -> NAME', several separated by semicolons; S3 by your rclone."
     ).tag(config=True)
     stage_out = Unicode("", help="Results to save whatever ends it: 'NAME -> TARGET', several as for in.").tag(
+        config=True
+    )
+    stage_mount = Unicode("", help="Object storage as folders /objects/NAME: 'REMOTE:PATH -> NAME', as for in.").tag(
         config=True
     )
     scratch_gib = Unicode("", help="How much scratch on the node, in GiB. The default is the site's.").tag(config=True)

@@ -43,8 +43,8 @@ with its rank before it. The options are those of %%distributed: --nodes N, --gp
 --cpus-per-task N, --mem-per-gpu 16G, --backend torchrun|horovod|mpi, --elastic FEWEST:MOST, --time 30m, --name NAME,
 --env NAME[=VALUE], --no-env, --max-restarts N, --profile FIRST:LAST, --only-companion, --stage, --wait, --detach,
 --submit, --dry-run, --requeue. --submit (or --batch) makes it a batch job, which outlives this session and needs
---time. What you have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends all ranks. Exit
-status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
+--time. What you have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends
+all ranks. Exit status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
 
 Outside of a session, on a login node or a laptop, --submit asks the hub: --hub https://… (or JUPYTERHUB_API_URL),
 --token-file FILE (mode 0600, with a token of the hub's page /hub/token; or JUPYTERHUB_API_TOKEN), --ca FILE, and

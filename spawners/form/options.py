@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from carme_hub.domain.sessions.profile_choice import whole_number
-from carme_hub.domain.staging.entries import SCRATCH_GIB, STAGE_IN, STAGE_OUT, flat_options
+from carme_hub.domain.staging.entries import SCRATCH_GIB, STAGE_IN, STAGE_MOUNT, STAGE_OUT, flat_options
 from carme_hub.errors import ProfileNotAllowed
 
 #: Separates a profile's slug and the name of its control. Neither slugs nor option names contain it.
@@ -20,7 +20,7 @@ SEPARATOR = "."
 
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes", SCRATCH_GIB)
 #: Options of several lines, which may be longer than others.
-_LINES = (STAGE_IN, STAGE_OUT)
+_LINES = (STAGE_IN, STAGE_OUT, STAGE_MOUNT)
 _LONGEST = 2048
 _Key = Annotated[str, Field(min_length=1, max_length=128)]
 _Value = Annotated[StrictStr, Field(max_length=16 * _LONGEST)] | Annotated[StrictInt, Field(ge=0, le=999_999_999)]

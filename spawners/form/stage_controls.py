@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from carme_hub.domain.staging.entries import SCRATCH_GIB, STAGE_IN, STAGE_OUT, ScratchOffer
+from carme_hub.domain.staging.entries import SCRATCH_GIB, STAGE_IN, STAGE_MOUNT, STAGE_OUT, ScratchOffer
 
 _LINES = (
     (
@@ -17,6 +17,11 @@ _LINES = (
         STAGE_OUT,
         "Results to copy from the node after the end",
         "One line each: NAME -> TARGET. They are copied whatever ends the session, also its time limit.",
+    ),
+    (
+        STAGE_MOUNT,
+        "Object storage as folders, read-only",
+        "One line each: REMOTE:PATH -> NAME. It is at /objects/NAME and not copied: slower, but nothing to wait for.",
     ),
 )
 

@@ -26,8 +26,11 @@ def comment(session: str, request: Request, own: str) -> str:
 
 
 def scratch_bind(session: str, request: Request, root: str) -> tuple[Bind, ...]:
-    """Return the bind of a session's scratch folder; () where it has none."""
-    return (Bind(f"{root}/{session}/data", f"/scratch/{session}", "rw"),) if request.stage else ()
+    """Return the binds of a session's scratch folder, first, and of its object storage; () where it has none."""
+    if not request.stage:
+        return ()
+    objects = (Bind(f"{root}/{session}/objects", "/objects"),) if request.stage.get("mount") else ()
+    return (Bind(f"{root}/{session}/data", f"/scratch/{session}", "rw"), *objects)
 
 
 def stage_part(
@@ -40,6 +43,7 @@ def stage_part(
         callback: URL of the session's callback. nonce: proves the reports; "" = there are none.
     """
     found: dict[str, object] = {"root": root, **copies, "minutes": request.time_limit}
+    found |= {"mount": request.stage.get("mount", []), "gib": request.stage["scratch_gib"]}
     for way, key in (("in", "source"), ("out", "target")):
         entries: Any = request.stage.get(way, [])
         found[way] = [{**each, key: on_node(str(each[key]), binds)} for each in entries]

@@ -12,6 +12,7 @@ FILES = {
     "carme-stage": "staging/mover",
     "carme-stage-files": "staging/files",
     "carme-stage-remote": "staging/remote",
+    "carme-stage-mount": "staging/mount",
 }
 MAIN = "carme-stage-out"
 #: What slurm.conf's Prolog and Epilog name. A job that asks for no scratch folder costs a shell and no more.

@@ -22,6 +22,7 @@ from carme_hub.paths import share_folder
 
 #: Names of the programs on a node, and the files of the package that they are.
 PROGRAMS = {"carme-stage": "mover.py", "carme-stage-files": "files.py", "carme-stage-remote": "remote.py"}
+PROGRAMS["carme-stage-mount"] = "mount.py"
 STRIKE = Path(__file__).with_name("strike.py")
 JOB = 7
 

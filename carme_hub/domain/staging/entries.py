@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from carme_hub.errors import ProfileNotAllowed
 
 #: User options; each is a text of lines, the last one a number.
-STAGE_IN, STAGE_OUT, SCRATCH_GIB = "stage_in", "stage_out", "scratch_gib"
-STAGING_KEYS = (STAGE_IN, STAGE_OUT, SCRATCH_GIB)
+STAGE_IN, STAGE_OUT, STAGE_MOUNT, SCRATCH_GIB = "stage_in", "stage_out", "stage_mount", "scratch_gib"
+STAGING_KEYS = (STAGE_IN, STAGE_OUT, STAGE_MOUNT, SCRATCH_GIB)
 ARROW = " -> "
 MOST_ENTRIES, LONGEST = 16, 1024
 #: A remote of rclone by its name in the user's settings; "," and a ":" in front would carry settings in the name.
 _REMOTE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,63}:[^\x00-\x1f]*")
 #: Folders of a node that end with it or with the job, and those of its kernel.
 _OF_NODES = ("/tmp", "/var/tmp", "/run", "/proc", "/sys", "/dev")  # noqa: S108  named, not used
+
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 Entry = dict[str, str]
 
@@ -45,10 +47,10 @@ def flat_options(stage: object) -> dict[str, str | int]:
     Raises:
         ProfileNotAllowed: it is something else.
     """
-    if not isinstance(stage, Mapping) or not set(stage) <= {"in", "out", SCRATCH_GIB}:
+    if not isinstance(stage, Mapping) or not set(stage) <= {"in", "out", "mount", SCRATCH_GIB}:
         raise _bad('stage is {"in": [{"source": …, "target": …}], "out": […], "scratch_gib": NUMBER}.')
     found: dict[str, str | int] = {}
-    for key, option in (("in", STAGE_IN), ("out", STAGE_OUT)):
+    for key, option in (("in", STAGE_IN), ("out", STAGE_OUT), ("mount", STAGE_MOUNT)):
         entries = stage.get(key, [])
         if not isinstance(entries, Sequence) or isinstance(entries, str) or not all(map(_is_entry, entries)):
             raise _bad(f'stage.{key} is a list of {{"source": TEXT, "target": TEXT}}, each text on one line.')
@@ -77,7 +79,7 @@ def entries_of(text: str, *, way: str) -> tuple[list[Entry], str]:
     """Return the entries of a user option, and what is wrong with the first that is, "" for nothing.
 
     Args:
-        way: "in" or "out".
+        way: "in", "out", or "mount" for folders of object storage.
     """
     found: list[Entry] = []
     for line in text.replace("\r", "\n").split("\n"):
@@ -98,7 +100,7 @@ def entries_of(text: str, *, way: str) -> tuple[list[Entry], str]:
 
 def entry_of(source: str, target: str, *, way: str) -> tuple[Entry, str]:
     """Return one entry, and what is wrong with it."""
-    place, name = (source, target) if way == "in" else (target, source)
+    place, name = (target, source) if way == "out" else (source, target)
     if not place:
         return {}, f"write SOURCE{ARROW}TARGET" if way == "out" else "the source is missing"
     if wrong := place_problem(place):
@@ -108,11 +110,15 @@ def entry_of(source: str, target: str, *, way: str) -> tuple[Entry, str]:
             {},
             f"name a folder below {place}, such as {place.rstrip('/')}{'' if place.endswith(':') else '/'}results",
         )
-    if way == "in" and not name:
+    if way == "mount" and place.startswith("/"):
+        return {}, "a path is there already; name what your rclone knows, as NAME:PATH"
+    if way != "out" and not name:
         name = place.rstrip("/").rpartition("/")[2].rpartition(":")[2] or "data"
     if wrong := name_problem(name):
         return {}, wrong
-    return ({"source": place, "target": name} if way == "in" else {"source": name, "target": place}), ""
+    if way == "mount" and not _FOLDER.fullmatch(name):
+        return {}, f"{name!r} is to be one name, of letters, digits and . _ -"
+    return ({"source": name, "target": place} if way == "out" else {"source": place, "target": name}), ""
 
 
 def place_problem(place: str) -> str:
@@ -154,11 +160,16 @@ def stage_of(
         return {}, [(next(iter(asked)), "This site copies no data for sessions: its nodes have no scratch folders.")]
     problems: list[tuple[str, str]] = []
     found: dict[str, object] = {}
-    for key, way, label in ((STAGE_IN, "in", "Data to copy in"), (STAGE_OUT, "out", "Results to copy out")):
+    for key, way, label in (
+        (STAGE_IN, "in", "Data to copy in"),
+        (STAGE_OUT, "out", "Results to copy out"),
+        (STAGE_MOUNT, "mount", "Object storage as folders"),
+    ):
         entries, wrong = entries_of(str(asked.get(key, "")), way=way)
         if wrong:
             problems.append((key, f"{label}: {wrong}."))
-        found[way] = entries
+        if entries or way != "mount":
+            found[way] = entries
     size = str(asked.get(SCRATCH_GIB, offer.default_gib))
     if not re.fullmatch(r"[1-9][0-9]{0,5}", size) or int(size) > offer.max_gib:
         problems.append((SCRATCH_GIB, f"Scratch: 1 to {offer.max_gib} GiB; you asked for “{size[:20]}”."))

@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, PTH105, PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: UP006, UP035, PTH105, PTH108, PTH110, PTH118, PTH120, PTH123
 """carme-staging: the part of the batch script for a session with data to move; a file of its data document.
 
 It writes the plan into the session's folder beside its scratch, which Slurm's Prolog has made (``carme-stage-out``),
@@ -105,13 +105,37 @@ def begin(data: "Dict[str, Any]", failed: "Any", watched: bool = True) -> "Any":
     with only_one(folder):
         if not is_there(folder):
             copy_in(data, folder, program, failed)
+        if stage.get("mount") and not has_mounts(folder):
+            mount(folder, program, failed)
     return start(program, folder, "watch") if watched and stage.get("out") else None
+
+
+def has_mounts(folder: str) -> bool:
+    """Return whether the folders of object storage are there: who holds them holds the lock."""
+    with open(os.path.join(folder, "mount-lock"), "a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def mount(folder: str, program: str, failed: "Any") -> None:
+    """Have object storage as folders, as long as this process lives; raise ``failed(86, words)`` where it is not."""
+    mark = os.path.join(folder, "mounted.json")
+    if os.path.exists(mark):
+        os.unlink(mark)
+    holder = start(program, folder, "mount")
+    while holder.poll() is None and not os.path.exists(mark) and not signal.sigpending() & ENDING:
+        time.sleep(0.05)
+    if not os.path.exists(mark) and not signal.sigpending() & ENDING:
+        raise failed(NOT_STAGED, f"object storage is not a folder here: {first_reason(folder)}")
 
 
 def copy_in(data: "Dict[str, Any]", folder: str, program: str, failed: "Any") -> None:
     """Write the plan, and have the input copied; raise ``failed(86, words)`` where it is not."""
     stage, top = data["stage"], os.path.dirname(folder)
-    plan = {key: stage[key] for key in ("in", "out", "parallel", "rclone") if key in stage}
+    plan = {key: stage[key] for key in ("in", "out", "mount", "gib", "parallel", "rclone") if key in stage}
     plan["session"], plan["scratch"] = data["session"], os.path.join(top, "data")
     plan["home"], plan["node"] = os.environ.get("HOME", ""), os.environ.get("SLURMD_NODENAME", "")
     plan["ends"] = os.environ.get("SLURM_JOB_END_TIME") or time.time() + 60 * stage["minutes"]

@@ -2,7 +2,7 @@
 # ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH118, PTH120, PTH123
 """carme-stage: moves the data of one session into its scratch folder, and what it names out of it, as the user.
 
-``carme-stage FOLDER in|out|final|late|watch``. FOLDER is the session's folder beside its scratch (0700, the user's):
+``carme-stage FOLDER in|out|final|late|watch|mount``. FOLDER is the session's own beside its scratch (0700, the user's):
 
 * ``plan.json``: what to move (``carme-staging`` writes it at the start of the job).
 * ``progress.json``: how far it is, replaced as a whole; the same is sent to the hub where the plan says how.
@@ -10,9 +10,10 @@
 
 ``in`` runs before the container; ``watch`` beside it, and begins ``out`` early enough before the time limit for the
 speed that was measured; ``final`` after the end, from Slurm's Epilog; ``late`` whenever the Epilog could not finish.
-Each pass skips what is done, so every one of them may be killed anywhere and run again. Exit status: 0 all of it is
-done, 1 something is not (``progress.json`` says which file and why), 2 there is no plan, 3 the user has decided that
-what is left may go. carme-stage-files and carme-stage-remote lie beside this file. Standard library only, Python 3.6.
+``mount`` has object storage as folders until it is ended. Each pass skips what is done, so every one of them may be
+killed anywhere and run again. Exit status: 0 all of it is done, 1 something is not (``progress.json`` says which file
+and why), 2 there is no plan, 3 the user has decided that what is left may go. carme-stage-files, carme-stage-remote and
+carme-stage-mount lie beside this file. Standard library only, Python 3.6.
 """
 
 import fcntl
@@ -310,6 +311,29 @@ def watch(folder: str) -> int:
             mean = moved / max(time.time() - began, 0.001)
 
 
+def hold_mounts(folder: str, passes: "List[Pass]") -> int:
+    """Have object storage as folders until this program is ended; ``mounted.json`` says when they are there."""
+    plan = read_plan(folder)
+    if plan is None:
+        return NO_PLAN
+    with open(os.path.join(folder, "mount-lock"), "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        current = Pass(folder, "in", plan)
+        passes.append(current)
+        remote = beside("remote")
+        try:
+            rclone = remote.Rclone(str(plan.get("rclone") or "rclone"), str(plan.get("home", "")), current.parallel)
+            there = lambda: replace(folder, "mounted.json", {})  # noqa: E731
+            done = beside("mount").hold(plan, rclone, there, current.fail, current.stop)
+        except (remote.NoRemote, OSError) as error:
+            current.fail("", str(error))
+            done = False
+        if not done:
+            current.state = "failed"
+            current.tell()
+        return DONE if done else FAILED
+
+
 def end_of(plan: "Dict[str, Any]") -> float:
     """Return when the time limit ends the job; never where it is not known."""
     try:
@@ -330,8 +354,8 @@ def measured(folder: str) -> float:
 
 def main(arguments: "List[str]") -> int:
     """Do what the command line says."""
-    if len(arguments) != 2 or arguments[1] not in ("in", "out", "final", "late", "watch"):
-        sys.stderr.write("carme-stage FOLDER in|out|final|late|watch\n")
+    if len(arguments) != 2 or arguments[1] not in ("in", "out", "final", "late", "watch", "mount"):
+        sys.stderr.write("carme-stage FOLDER in|out|final|late|watch|mount\n")
         return NO_PLAN
     folder, verb = os.path.abspath(arguments[0]), arguments[1]
     os.umask(0o022)  # for folders at the target; files have the mode of their source
@@ -344,6 +368,8 @@ def main(arguments: "List[str]") -> int:
             each.stopped = True
 
     signal.signal(signal.SIGTERM, stop)
+    if verb == "mount":
+        return hold_mounts(folder, passes)
     return work(folder, verb, passes.append)
 
 
