@@ -8,6 +8,7 @@ import os
 import pwd
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,15 +125,25 @@ def state_of(site: Hub, row: Row) -> str:
     return str(next(each["state"] for each in answer.body["staging"] if each["session"] == row.id))
 
 
+def said_at_start(site: Hub, **options: Any) -> str:
+    """Start a server, and return all that the start said."""
+    answers: list[Any] = []
+    starting = threading.Thread(target=lambda: answers.append(site.begin(USER, **options)))
+    starting.start()
+    said: list[str] = []
+    while starting.is_alive():
+        site.progress(USER, into=said)  # nothing before the start has begun
+        time.sleep(0.1)
+    starting.join()
+    site.progress(USER, into=said)
+    return " ".join([*said, str(answers[0].body)])
+
+
 def test_start_says_how_far_the_copy_is_and_a_failure_which_file_and_why(site: Hub) -> None:
     site.stop_all()
-    answer = site.begin(USER, profile="cpu", stage=stage("s3:bucket/x", "s3:bucket/not-there"))
-    assert answer.status in (201, 202, 400), answer
-    events = site.progress(USER)
-    said = " ".join(str(event.get("message", "")) for event in events)
+    said = said_at_start(site, profile="cpu", stage=stage("s3:bucket/x", "s3:bucket/not-there"))
     assert "The data is not on the node: s3:bucket/not-there: there is nothing under this name" in said, said
-    site.start_server(USER, profile="cpu", stage=stage("s3:bucket/x"))
-    said = " ".join(str(event.get("message", "")) for event in site.progress(USER))
+    said = said_at_start(site, profile="cpu", stage=stage("s3:bucket/x"))
     assert "The data is on the node: 3.0 MiB in 1 file." in said, said
     site.stop_all()
 
