@@ -45,6 +45,7 @@ CLASSES = (
     "carme_hub.images.settings.CarmeImages",
     "carme_hub.folders.settings.CarmeFolders",
     "carme_hub.administration.settings.CarmeStatus",
+    "carme_hub.spawners.staging.settings.CarmeStaging",
     "carme_hub.store.engine.CarmeStore",
     "carme_hub.cli.standby.settings.CarmeStandby",
 )

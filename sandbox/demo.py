@@ -118,6 +118,7 @@ class Demo:
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
             "images": [asdict(read_image(image)) for image in self.images],
+            "scratch": str(self.cluster.layout.scratch) if rest else "",
             "nvml_library": str(self.cluster.layout.dev / LIBRARY),
         }
         _write_private(self.folder / "facts.json", json.dumps(facts, indent=1), self.user)

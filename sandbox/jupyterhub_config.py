@@ -148,6 +148,12 @@ spawner.profile_list = [
     },
 ]
 
+# -- data on nodes: Slurm's Prolog and Epilog make and empty scratch folders, where they run as root ------------------
+c.CarmeStaging.root = facts.get("scratch", "")
+c.CarmeStaging.max_gib, c.CarmeStaging.default_gib = 20, 1
+if "CARME_SANDBOX_RCLONE" in os.environ:
+    c.CarmeStaging.rclone = os.environ["CARME_SANDBOX_RCLONE"]
+
 # -- apps beside ours, where tests name some ------------------------------------------------------------------------
 if "CARME_SANDBOX_APPS" in os.environ:
     c.CarmeApps.apps = json.loads(os.environ["CARME_SANDBOX_APPS"])

@@ -101,6 +101,16 @@ class Layout:
         return self.state / "folders"
 
     @property
+    def node_programs(self) -> Path:
+        """What Slurm's Prolog and Epilog call: those of a site's nodes."""
+        return self.state / "node"
+
+    @property
+    def scratch(self) -> Path:
+        """Scratch folders of sessions; the virtual nodes share it."""
+        return self.state / "scratch"
+
+    @property
     def database(self) -> Path:
         return self.state / "db"
 

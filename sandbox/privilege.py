@@ -16,6 +16,7 @@ from carme_hub.paths import share_folder
 from carme_hub.sandbox.layout import Layout
 from carme_hub.sandbox.people import HUB_USER, USERS_GROUP
 from carme_hub.sandbox.slurm.cluster import Cluster
+from carme_hub.spawners.staging.programs import write_programs
 
 TOKEN_LIFESPAN = 300
 
@@ -43,7 +44,20 @@ def install_helpers(cluster: Cluster) -> None:
     layout.folders.mkdir(mode=0o755, exist_ok=True)
     layout.folders.chmod(0o755)
     folders = {"group": USERS_GROUP, "roots": {"projects": str(layout.folders)}}
-    for name, document in (("carme-token", token), ("carme-submit", submit), ("carme-folders", folders)):
+    write_programs(layout.node_programs)
+    staging = {
+        "root": str(layout.scratch),
+        "state": str(layout.state / "scratch-list"),
+        "max_gib": 20,
+        "retry_seconds": 2,
+    }
+    documents = (
+        ("carme-token", token),
+        ("carme-submit", submit),
+        ("carme-folders", folders),
+        ("carme-stage-out", staging),
+    )
+    for name, document in documents:
         (layout.etc / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
         (layout.etc / f"{name}.json").chmod(0o644)
 

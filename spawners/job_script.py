@@ -20,6 +20,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
 from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
+from carme_hub.spawners.staging.job_part import STAGING, comment, scratch_bind, stage_part
 
 #: The version of the data document and of what its programs say to the hub. A hub understands sessions with the
 #: documents of the last two releases (tests/unit/spawners/test_earlier_documents.py).
@@ -111,6 +112,7 @@ class Server:
         callback: URL to which the port is sent. ports: lowest and highest port to use. bind: address to listen on.
         tls: key, certificate and authority as PEM, by JupyterHub's names for them; empty = plain HTTP.
         files: further files of the session folder, name to text; not secret.
+        stage_nonce: proves to the hub that the session's node reports what it copies; "" where it copies nothing.
     """
 
     argv: tuple[str, ...]
@@ -121,6 +123,7 @@ class Server:
     ports: tuple[int, int] = (32768, 60999)
     tls: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    stage_nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,8 @@ class Site:
         images: names of the site's images by backend that they have.
         keeps_memory: whether supervisors keep a job within its memory where the node does not confine it.
         reporting: where jobs report what they use; None = they do not.
+        scratch: folder of the nodes with the scratch folders of sessions, "" for none. copies: how data is copied,
+            as ``CarmeStaging`` says.
     """
 
     runtime: Runtime
@@ -184,6 +189,8 @@ class Site:
     images: Mapping[str, Sequence[str]] = field(default_factory=dict)
     keeps_memory: bool = True
     reporting: Reporting | None = None
+    scratch: str = ""
+    copies: Mapping[str, object] = field(default_factory=dict)
 
     def supervised(self, plan: Plan, request: Request) -> dict[str, object]:
         """Return a plan as the supervisor takes it, with the grace time and the memory that it sees to, 0 = none."""
@@ -234,6 +241,8 @@ def render(
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
     exclude = ",".join(filter(None, (extra.pop("exclude", "") if request.exclude else "", request.exclude)))
+    if request.stage:
+        extra["comment"] = comment(session, request, extra.get("comment", ""))
     if licenses := license_argument(request, site.licenses):  # in addition to the site's licenses for all sessions
         extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
     return JobSpec(
@@ -264,6 +273,7 @@ def container_of(
 ) -> ContainerRequest:
     """Return the container of a session's server; ``packages`` as for ``render``."""
     folder = session_folder(owner, session)
+    scratch = scratch_bind(session, request, site.scratch)
     return ContainerRequest(
         image=image,
         argv=(f"{folder}/carme-singleuser", folder),
@@ -272,7 +282,7 @@ def container_of(
         user=owner.name,
         uid=owner.uid,
         gid=owner.gid,
-        binds=site.binds,
+        binds=(*site.binds, *scratch),
         environ={
             "LANG": "C.UTF-8",
             **image_variables(image.environ, site.image_environ),
@@ -287,6 +297,7 @@ def container_of(
             "CARME_IMAGE": request.image,
             "CARME_IMAGE_PATH": image.path,
             **({"CARME_IMAGE_DIGEST": image.digest} if image.digest else {}),
+            **({"CARME_SCRATCH": scratch[0].destination} if scratch else {}),
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
             **({"CARME_BEFORE_END": site.reporting.before_end} if site.reporting and site.reporting.before_end else {}),
             **({"CARME_IMAGES": json.dumps(site.images)} if site.images else {}),
@@ -385,6 +396,10 @@ def _document(
         "bind_roots": list(site.bind_roots),
         "singleuser": singleuser,
     }
+    if request.stage:
+        places = site.scratch, site.binds, site.copies
+        document["stage"] = stage_part(request, *places, server.callback, server.stage_nonce)
+        files["carme-staging"] = dict(STAGING)
     if site.reporting is not None:
         document["activity"] = site.reporting.part(session, request, virtual=site.virtual)
         files |= {name: {"mode": 0o600, "text": text} for name, text in REPORT.items()}

@@ -57,6 +57,10 @@ class CarmeHubApp(Application):
         "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
         "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates of distributed trainings"),
+        "staging": (
+            "carme_hub.cli.staging.command.StagingApp",
+            "Data that sessions copy to nodes, and results that are still there",
+        ),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
         "convert": (
             "carme_hub.cli.convert.command.ConvertApp",

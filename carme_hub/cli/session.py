@@ -23,11 +23,13 @@ from .hub_command import HubTask
 #: Seconds for which the hub may not answer while a start is awaited (it may be restarting), and between two requests.
 SILENCE_TIMEOUT, POLL_INTERVAL = 120.0, 1.0
 _SEE_LIST = "`carme-hub session list` shows its state"
-_NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
+_NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes", "scratch_gib")
+_LINES = ("stage_in", "stage_out", "stage_mount")
 #: Options of the command line that are user options of the same name.
 _OPTIONS = (
     *("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder"),
     "folders",
+    *_LINES,
 )
 
 
@@ -102,6 +104,16 @@ class StartApp(_OneSession):
     working_folder = Unicode("", help="The folder that JupyterLab opens. The default is your home.").tag(config=True)
     missing_folder = Unicode("", help="make: make it where it is missing. The default: refuse.").tag(config=True)
     folders = Unicode("", help="Shared folders, such as genomes:ro,results:rw.").tag(config=True)
+    stage_in = Unicode(
+        "", help="Data for the node: 'SOURCE -> NAME', several separated by semicolons; S3 by your rclone."
+    ).tag(config=True)
+    stage_out = Unicode("", help="Results to save whatever ends it: 'NAME -> TARGET', several as for in.").tag(
+        config=True
+    )
+    stage_mount = Unicode("", help="Object storage as folders /objects/NAME: 'REMOTE:PATH -> NAME', as for in.").tag(
+        config=True
+    )
+    scratch_gib = Unicode("", help="How much scratch on the node, in GiB. The default is the site's.").tag(config=True)
     wait_minutes = Float(
         0.0, min=0.0, help="With --wait: for how many minutes at most. The default is as long as the hub starts it."
     ).tag(config=True)
@@ -142,6 +154,7 @@ class StartApp(_OneSession):
         for name in _OPTIONS:
             value = getattr(self, name)
             if value:
+                value = value.replace(";", "\n") if name in _LINES else value
                 found[name] = int(value) if name in _NUMBERS and value.isascii() and value.isdigit() else value
         return found
 

@@ -8,5 +8,5 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Return the text of a program: ``program("batch_script")``, ``program("batch_parts/full_home")``."""
+    """Return the text of a program: ``program("batch_script")``, ``program("staging/job")``."""
     return (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")

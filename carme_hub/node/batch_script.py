@@ -9,7 +9,7 @@ the supervisor (``supervisor.py``). When the server has ended, the script tells 
 
 Exit codes: 70 bad data document or session folder, 71 image missing, 72 bind refused, 76 container runtime missing or
 unusable, 79 no space left, 80 home folder missing or not writable, 82 image for another processor, 83 home mounted
-noexec, 84 the container did not start. Every other status is the payload's (128 + n for signal n).
+noexec, 84 the container did not start, 86 data not on the node. Every other is the payload's (128 + n for signal n).
 """
 
 import binascii
@@ -148,8 +148,7 @@ def prune() -> None:
 
 def open_log(folder: int) -> None:
     """Send the output of this program and of the payload to ``job.log``; read from /dev/null."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open("job.log", flags, 0o600, dir_fd=folder)
+    log = os.open("job.log", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     for fd, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(fd, number)  # spawn() closes the others in every child
 
@@ -253,6 +252,8 @@ def run_plan(folder: int, data: "Dict[str, Any]") -> int:
     """Run the plan and return the payload's status; a container that did not start means an unusable runtime."""
     if "carme-singleuser" in data["files"] and not os.access("carme-singleuser", os.X_OK):
         raise Failed(NO_EXECUTION, f"no program may be executed in {os.getcwd()}")
+    if "stage" in data:
+        load("carme-staging").begin(data, Failed)
     supervise, python = load("carme-supervise"), ("/usr/bin/python3", "-IS")
     socket_program = None
     if "carme-steps" in data["files"]:

@@ -165,7 +165,7 @@ def main() -> int:
         launch, supervise, memory = (load(folder, "carme-" + name) for name in ("launch", "supervise", "memory"))
         with open(folder + "/data.json", encoding="utf-8") as file:
             document = json.load(file)
-        data = {key: document[key] for key in ("binds", "bind_roots") if key in document}
+        data = {key: document[key] for key in ("binds", "bind_roots", "session", "stage") if key in document}
         data["plan"] = rank_plan(document, argv, name)
     except (OSError, ValueError, LookupError, TypeError, SyntaxError) as error:
         # The text of a parse error may quote the document, and so a secret.
@@ -254,6 +254,8 @@ def run(
     try:
         shared = open_shared_folder(shm) if shm else -1
         os.mkdir(own, 0o700)
+        if "stage" in data:
+            load(folder, "carme-staging").join(data, launch.Failed)
         launch.check_node(data)
         return int(supervise.run(supervisor, on_exit))
     except launch.Failed as error:

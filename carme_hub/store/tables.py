@@ -290,6 +290,25 @@ advice_mail = Table(
     Column("unwanted", Float, nullable=False, default=0.0),
 )
 
+#: What is copied to and from the nodes of sessions; ``report`` is the newest one (``domain.staging.progress``), and
+#: ``decision`` what the user wants done with results that are still on the node. ``nonce_hash`` proves who reports.
+staging = Table(
+    "staging",
+    metadata,
+    Column("session", String(36), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("node", String(255), nullable=False, default=""),
+    Column("created", Float, nullable=False),
+    Column("at", Float, nullable=False, default=0.0),
+    Column("nonce_hash", String(64), nullable=False),
+    Column("stage", JSON, nullable=False),
+    Column("report", JSON, nullable=False),
+    Column("decision", JSON, nullable=False),
+    Index("ix_staging_user", "cluster", "user", "created"),
+)
+
 #: Secrets that the hub and its services share, made by whichever needs one first.
 secret = Table(
     "secret",

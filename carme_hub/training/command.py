@@ -41,10 +41,10 @@ Run a script, a module or any command as RANKS processes, on the GPUs of this se
 companion job. The output of rank 0 is printed here, that of the others is kept in files; --all prints all lines, each
 with its rank before it. The options are those of %%distributed: --nodes N, --gpus-per-task N, --gpus-per-node N,
 --cpus-per-task N, --mem-per-gpu 16G, --backend torchrun|horovod|mpi, --elastic FEWEST:MOST, --time 30m, --name NAME,
---env NAME[=VALUE], --no-env, --max-restarts N, --profile FIRST:LAST, --only-companion, --wait, --detach, --submit,
---dry-run, --requeue. --submit (or --batch) makes it a batch job, which outlives this session and needs --time. What you
-have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends all ranks. Exit
-status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
+--env NAME[=VALUE], --no-env, --max-restarts N, --profile FIRST:LAST, --only-companion, --stage, --wait, --detach,
+--submit, --dry-run, --requeue. --submit (or --batch) makes it a batch job, which outlives this session and needs
+--time. What you have exported since the session began goes along to the ranks, unless you write --no-env. Ctrl-C ends
+all ranks. Exit status: 0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
 
 Outside of a session, on a login node or a laptop, --submit asks the hub: --hub https://… (or JUPYTERHUB_API_URL),
 --token-file FILE (mode 0600, with a token of the hub's page /hub/token; or JUPYTERHUB_API_TOKEN), --ca FILE, and

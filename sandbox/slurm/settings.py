@@ -25,7 +25,7 @@ SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller}
 SlurmUser={slurm}
 SlurmdUser={slurmd}
-{root_jobs}AuthType=auth/munge
+{root_jobs}{scratch}AuthType=auth/munge
 AuthInfo=socket={munge}
 AuthAltTypes=auth/jwt
 AuthAltParameters=jwt_key={jwt}
@@ -171,6 +171,7 @@ class Settings:
             slurm=self.slurm,
             slurmd=self.slurmd,
             root_jobs="DisableRootJobs=YES\n" if self.slurmd == "root" else "",
+            scratch=self._scratch() if self.slurmd == "root" else "",
             munge=self.layout.munge_socket,
             jwt=self.layout.jwt_key,
             state=self.layout.state,
@@ -179,6 +180,11 @@ class Settings:
             licenses=",".join(licenses),
             nodes="\n".join(nodes),
         )
+
+    def _scratch(self) -> str:
+        """Return the lines for scratch folders; without root there are none."""
+        folder = self.layout.node_programs
+        return f"Prolog={folder}/carme-stage-prolog\nEpilog={folder}/carme-stage-epilog\n"
 
     def gres_conf(self) -> str:
         """Return gres.conf: the device files of the virtual GPUs."""

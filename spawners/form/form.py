@@ -23,6 +23,7 @@ from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, Profile
 from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, require_valid
 from carme_hub.domain.sessions.session import Request
+from carme_hub.domain.staging.entries import ScratchOffer
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration, times_to_choose
@@ -31,6 +32,7 @@ from carme_hub.spawners.form.image_starts import OfferedStarts, image_lines
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
 from carme_hub.spawners.form.slots import Bookings, reservation_choices, split_booking
+from carme_hub.spawners.form.stage_controls import stage_controls
 from carme_hub.spawners.form.start_estimate import prospect
 from carme_hub.spawners.form.words import gives, why_empty
 
@@ -45,13 +47,11 @@ class Offer:
         images: name to description of the site's images, the default image first.
         reservations: reservations that the user may use besides those of a profile.
         cluster: the shared state of the cluster.
-        virtual: the GPUs are a sandbox's virtual GPUs, and are labelled so.
-        why_empty: the message if no profile is offered, with what to do.
-        source: the name of the system that reports free resources.
-        left: the rest of each account; empty without quotas.
+        virtual: the GPUs are a sandbox's virtual GPUs, labelled so. why_empty: what to do if no profile is offered.
+        source: the name of the system that reports free resources. left: the rest of each account; {} without quotas.
         bookings: the bookings of this user; None without reservations.
-        curves: this user's scaling curves, the newest first.
-        makes_folders: whether a missing working folder can be made.
+        curves: this user's scaling curves, the newest first. makes_folders: whether a missing folder can be made.
+        scratch: what scratch sessions may ask for; None = they get none, and copy no data.
         stopped: returns why nothing like a request can be started now, "" = it can; None = nothing ever stops it.
         starts: how sessions start by image; None = that is not known here.
         folders: shared folders that the user may mount. remembered: the choice of the last start, by profile.
@@ -69,6 +69,7 @@ class Offer:
     bookings: Bookings | None = None
     curves: tuple[ScalingCurve, ...] = ()
     makes_folders: bool = True
+    scratch: ScratchOffer | None = None
     stopped: Callable[[Request], str] | None = None
     starts: OfferedStarts | None = None
     folders: tuple[Mountable, ...] = ()
@@ -92,6 +93,7 @@ class Offer:
             images=tuple(self.images),
             reservations=self.reservations,
             folders=self.folders,
+            scratch=self.scratch,
         )
         if request is not None and (wrong := self._stopped(request) or self._missing_node(request)):
             return None, (wrong,)
@@ -364,6 +366,8 @@ def _controls(
             options["folders"] if "folders" in options else "" if options else offer.remembered.get(profile.slug, "")
         )
         controls += folder_controls(profile.slug, offer.folders, chosen, wrong.get("folders", ""))
+    for key, label, kind_of, more in stage_controls(offer.scratch):
+        add(key, label, kind_of, "", **more)
     return controls
 
 

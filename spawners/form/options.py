@@ -13,6 +13,7 @@ from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from carme_hub.domain.folders.mounts import as_text
 from carme_hub.domain.sessions.profile_choice import whole_number
+from carme_hub.domain.staging.entries import SCRATCH_GIB, STAGE_IN, STAGE_MOUNT, STAGE_OUT, flat_options
 from carme_hub.errors import ProfileNotAllowed
 
 #: Separates a profile's slug and the name of its control. Neither slugs nor option names contain it.
@@ -21,9 +22,12 @@ SEPARATOR = "."
 #: Each shared folder has a control of its own in the form: this, and its id; the option ``folders`` has them all.
 FOLDER = "folder-"
 
-_NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
+_NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes", SCRATCH_GIB)
+#: Options of several lines, which may be longer than others.
+_LINES = (STAGE_IN, STAGE_OUT, STAGE_MOUNT)
+_LONGEST = 2048
 _Key = Annotated[str, Field(min_length=1, max_length=128)]
-_Value = Annotated[StrictStr, Field(max_length=2048)] | Annotated[StrictInt, Field(ge=0, le=999_999_999)]
+_Value = Annotated[StrictStr, Field(max_length=16 * _LONGEST)] | Annotated[StrictInt, Field(ge=0, le=999_999_999)]
 _OPTIONS: TypeAdapter[dict[str, str | int]] = TypeAdapter(Annotated[dict[_Key, _Value], Field(max_length=64)])
 
 
@@ -59,6 +63,8 @@ def options_from_query(query: Mapping[str, Sequence[object]]) -> dict[str, str |
 def checked_options(raw: object) -> dict[str, str | int]:
     """Return options that may be stored and checked: short names, texts and whole numbers, not too many.
 
+    ``stage``, an object in REST, becomes the options of the same meaning in the form.
+
     Raises:
         ProfileNotAllowed: the shape is wrong; the message names the option.
     """
@@ -67,8 +73,14 @@ def checked_options(raw: object) -> dict[str, str | int]:
             raw = {**raw, "folders": as_text(raw["folders"])}
         except ValueError as error:
             raise ProfileNotAllowed(f"The option “folders”: {error}.", reason="bad-options") from error
+    if isinstance(raw, Mapping) and "stage" in raw:
+        raw = {**{key: value for key, value in raw.items() if key != "stage"}, **flat_options(raw["stage"])}
     try:
-        return _OPTIONS.validate_python(raw)
+        found = _OPTIONS.validate_python(raw)
+        for key, value in found.items():
+            if isinstance(value, str) and len(value) > _LONGEST and key not in _LINES:
+                raise ProfileNotAllowed(f"The option “{key}” has at most {_LONGEST} characters.", reason="bad-options")
+        return found
     except ValidationError as e:
         first = e.errors(include_url=False, include_context=False, include_input=False)[0]
         where = str(first["loc"][0]) if first["loc"] else "user options"

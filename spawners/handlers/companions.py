@@ -208,7 +208,7 @@ def _body(body: bytes) -> dict[str, object]:
 
 def companion_request(said: dict[str, Any]) -> CompanionRequest:
     """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
-    known_fields = (*_NUMBERS, *_TEXTS, "requeue")
+    known_fields = (*_NUMBERS, *_TEXTS, "requeue", "stage")
     unknown = sorted(set(said) - set(known_fields))
     if unknown:
         known = ", ".join(known_fields)
@@ -222,8 +222,11 @@ def companion_request(said: dict[str, Any]) -> CompanionRequest:
     requeue = said.get("requeue", False)
     if type(requeue) is not bool or (requeue and "run" not in texts):
         raise web.HTTPError(400, "requeue is true or false, and for a batch job.")
+    stage = said.get("stage", False)
+    if type(stage) is not bool:
+        raise web.HTTPError(400, "stage is true or false.")
     texts["name"] = texts.get("name", texts.get("run", "")).strip()
-    return CompanionRequest(**{**numbers, **texts, "requeue": requeue})
+    return CompanionRequest(**{**numbers, **texts, "requeue": requeue, "stage": stage})
 
 
 def _number(field: str, value: object) -> int:

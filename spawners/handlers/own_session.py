@@ -25,6 +25,7 @@ from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.home.budgets import Budgets
 from carme_hub.spawners.home.cards import job_of, more_time, spent_sentence
 from carme_hub.spawners.hub.shared import HubContext, started_hub
+from carme_hub.spawners.staging.reports import as_json
 
 _UUID = "[0-9a-f-]{36}"
 STATE = rf"/api/carme/sessions/({_UUID})"
@@ -59,7 +60,9 @@ class StateHandler(SessionHandler):
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
         budgets: Budgets = self.settings.setdefault("carme_budgets", Budgets())
         left = await budgets.left(hub, spawner.user, session.request.account)
-        self.finish(json.dumps(state_json(hub, spawner, session, time.time(), left)))
+        found = await hub.stagings.get(session.id) if session.request.stage else None
+        staging = as_json(found, await hub.stagings.sentence_of(found)) if found is not None else None
+        self.finish(json.dumps({**state_json(hub, spawner, session, time.time(), left), "staging": staging}))
 
 
 def state_json(hub: HubContext, spawner: Any, session: Session, now: float, left: str = "") -> dict[str, Any]:

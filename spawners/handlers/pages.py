@@ -60,6 +60,7 @@ from carme_hub.spawners.handlers.own_session import HANDLERS as OWN_SESSION
 from carme_hub.spawners.handlers.runs import HANDLERS as RUNS
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
+from carme_hub.spawners.handlers.staging import HANDLERS as STAGING
 from carme_hub.spawners.hub.finished_jobs import finished_of
 from carme_hub.spawners.hub.shared import started_hub
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
@@ -310,13 +311,12 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (EXTEND, ExtendHandler),
     *COMPANIONS,
     *BATCH_JOBS,
-    *(*RUNS, *DISK, *SESSIONS, *OWN_SESSION),
+    *(*RUNS, *DISK, *STAGING, *SESSIONS, *OWN_SESSION),
     *(*ACTS, *ONE_JOB, *OUTPUT, *AGAIN, *JOBS_REST),
     *CONSOLE,
     *IDLE_EVIDENCE,
     (SCALING, ScalingHandler),
-    *SLURM,
-    *SERVERS,
+    *(*SLURM, *SERVERS),
     (API, MaintenanceHandler),
     (FORM, MaintenanceFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),

@@ -52,6 +52,7 @@ from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.idle.watch import idle_watch
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.spawners.shared_folders import FolderAccess
+from carme_hub.spawners.staging.reports import Stagings
 from carme_hub.store.activity import ActivityStore
 from carme_hub.store.administration.use import UseStore
 from carme_hub.store.disk.samples import DiskUseStore
@@ -125,6 +126,8 @@ class HubContext:
         self.curves: CurveStore
         self.runs: RunStore
         self.use: UseStore
+        #: What is copied to and from the nodes of sessions.
+        self.stagings: Stagings
         self.disk: DiskUse
 
     def _start_disk(self, engine: Any) -> None:
@@ -146,6 +149,7 @@ class HubContext:
         self.runs = RunStore(engine, self.settings.cluster)
         self.use = UseStore(engine, self.settings.cluster)
         self._start_disk(engine)
+        self.stagings = Stagings(engine, self.settings.cluster)
         self.administration = await administration_of(engine, self.settings.cluster, self._config, self.log)
         if self.activity.enabled:
             key = await in_store_thread(shared_secret, engine, self.settings.cluster, KEY)

@@ -16,6 +16,8 @@ from carme_hub import metrics, traces
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, mark_sentence
 from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.domain.staging.progress import StageState
+from carme_hub.domain.staging.progress import why as not_staged
 from carme_hub.errors import CarmeError
 from carme_hub.spawners.form.offers import ended_early
 from carme_hub.spawners.hub.probe import WrongCertificate, answers
@@ -27,7 +29,9 @@ PORT_TAKEN = (
     "connected you to it, and ends the session. Start it again, and tell an administrator."
 )
 #: Exit statuses of starts that failed because of the user's working folder, and because of a full home folder.
-USER_FAULTS, HOME_FULL = (77, 78), 79
+USER_FAULTS, HOME_FULL = (77, 78, 86), 79
+#: Exit status of a start whose data is not on the node; the node's report says why.
+NOT_STAGED = 86
 #: Seconds between two probes of a server, and additional seconds for each other server that starts.
 POLL_INTERVAL, POLL_PER_START = 0.05, 0.005
 #: Seconds to wait for Slurm's reason why a server was killed (out of memory, time limit); then the signal is reported.
@@ -131,6 +135,8 @@ class ServerReadiness:
         if session is not None and not why:
             mark = EndMark(session.server_exit, session.job_id)
             why = mark_sentence(mark, session.request.working_folder)
+        if session is not None and session.server_exit == NOT_STAGED:
+            why = await self._staging_reason(id) or why
         tail = ""
         if session is not None and session.job_id:
             try:
@@ -141,6 +147,15 @@ class ServerReadiness:
         code = session.server_exit if session is not None else 0
         reason = f"exit-{code}" if code in LAUNCH_CODES else "session-ended"
         return ended_early(why, tail, 400 if is_user_fault else 500, reason)
+
+    async def _staging_reason(self, id: str) -> str:
+        """Return which file is not on the node, and why; "" where the node has not said so."""
+        try:
+            staging = await self._hub.stagings.get(id)
+        except CarmeError:
+            return ""
+        report = staging.report if staging is not None and staging.state is StageState.FAILED else None
+        return not_staged(report) if report is not None else ""
 
 
 @lru_cache(maxsize=4)

@@ -19,12 +19,16 @@ from carme_hub.spawners.apps.settings import CONFIG, CarmeApps
 from carme_hub.spawners.form.offers import OfferSettings
 from carme_hub.spawners.job_script import Owner, Server, Site, session_folder
 from carme_hub.spawners.slurm.batchspawner_names import SlurmSpawner, check_names, profile_from_names
+from carme_hub.spawners.staging.settings import CarmeStaging
 
 
 class SessionSettings(OfferSettings, SlurmSpawner):
     """The administrator's settings for all sessions."""
 
     _session_id = ""
+    _usual_start_timeout: float | None = None
+    # Declared by JupyterHub's Spawner.
+    start_timeout: Any
 
     container_runtime = Unicode(
         "bubblewrap",
@@ -141,6 +145,15 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         if not callable(self.profile_list):
             parse_profiles(self.profile_list or self.fallback_profiles(), profile_field(self))
 
+    async def _choose(self, user_options: dict[str, Any]) -> None:
+        """Check the options; a start that copies data to its node first may take as much longer."""
+        await super()._choose(user_options)
+        if self._usual_start_timeout is None:
+            self._usual_start_timeout = float(self.start_timeout)
+        copies = self._request is not None and bool(self._request.stage.get("in"))
+        more = 60 * CarmeStaging(parent=self).start_minutes if copies else 0
+        self.start_timeout = int(self._usual_start_timeout + more)
+
     def fallback_profiles(self) -> list[dict[str, object]]:
         """Return the one profile that batchspawner's names describe."""
         return [profile_from_names(self)]
@@ -151,7 +164,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
 
     def site(self, home: str = "") -> Site:
         """Return the settings that are the same for every container of a user with this home folder."""
-        binds = self.site_binds()
+        binds, staging = self.site_binds(), CarmeStaging(parent=self)
         roots = tuple(self.container_bind_roots) or tuple(b.source for b in binds)
         return Site(
             runtime=runtime(
@@ -171,6 +184,8 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             licenses=CarmeReservations(parent=self).counted_by(),
             virtual=self.virtual,
             keeps_memory=self.keep_memory,
+            scratch=staging.root,
+            copies={"parallel": staging.parallel, "rclone": staging.rclone},
             images={name: found for name in BACKENDS if (found := self._images_with(name))},
         )
 

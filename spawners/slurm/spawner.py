@@ -45,6 +45,7 @@ from carme_hub.spawners.progress import Progress, started_sentence, waiting_even
 from carme_hub.spawners.session_state import STOPPED, SessionStatus
 from carme_hub.spawners.slurm.readiness import ServerReadiness
 from carme_hub.spawners.slurm.settings import SessionSettings
+from carme_hub.spawners.staging.settings import CarmeStaging
 
 #: A port that no user can listen on.
 UNUSED_PORT = 1
@@ -121,6 +122,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             cluster=cluster,
             virtual=self.virtual,
             stopped=hub.administration.why_not if hub.administration is not None else None,
+            scratch=CarmeStaging(parent=self).offer(),
             bookings=await slots.for_user(self.user.name, groups, accounts, cluster) if slots is not None else None,
             folders=await hub.folders.mountable(self.user.name) if hub.folders is not None else (),
             remembered=await hub.folders.remembered(self.user.name) if hub.folders is not None else {},
@@ -215,6 +217,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         self._save_state()
         await hub.flush_database()
         crash_point("state-saved")
+        stage_nonce = await hub.stagings.open(session.id, owner.name, request.stage) if request.stage else ""
         server = Server(
             argv=(*self.cmd, *self.get_args()),
             environ=self._server_environment(working_folder(owner, request)),
@@ -223,6 +226,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             bind=self.ip,
             ports=self.port_range,
             tls=self._tls,
+            stage_nonce=stage_nonce,
         )
         try:
             site = await with_folders(hub, self, site, request)

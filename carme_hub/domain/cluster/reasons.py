@@ -36,6 +36,7 @@ LAUNCH_CODES = {
     82: "The image is for another kind of processor than the compute node has; choose another image or profile.",
     83: "No program may be run from your home folder on the compute node (mounted noexec); tell an administrator.",
     84: "The container did not start; the output says why. Choose another image, or tell an administrator.",
+    86: "The data is not on the node, so nothing was started; the output says which file, and why.",
 }
 
 _ENDS = {

@@ -43,6 +43,7 @@ class CompanionRequest:
         run: id of the run that a batch job conducts, "" for a companion. python: path of the Python in the image that
             conducts it. requeue: whether another job continues the run where its time was too short.
         replaces: id of a companion that this one is opened for, and that was given back; its hold counts no more.
+        stage: whether the data that the session had copied to its node is copied to each node of this one, too.
     """
 
     nodes: int = 1
@@ -56,6 +57,7 @@ class CompanionRequest:
     python: str = ""
     requeue: bool = False
     replaces: str = ""
+    stage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,19 @@ def request_for(
         python=companion.python,
         requeue=companion.requeue,
         reservation="" if companion.run else parent.reservation,  # which may end before the job begins
+        stage=_stage(companion, parent),
     )
+
+
+def _stage(companion: CompanionRequest, parent: Request) -> dict[str, object]:
+    """Return the data that is copied to its nodes; results leave the session's own node only, or they would mix."""
+    if not companion.stage:
+        return {}
+    if not parent.stage.get("in"):
+        raise NoCompanion(
+            "--stage: your session has no data on its node. Start one with data to copy, or leave it out."
+        )
+    return {**parent.stage, "out": []}
 
 
 def gpus_of_one_node(parent: Request, profile: Profile) -> tuple[int, ...]:

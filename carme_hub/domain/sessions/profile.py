@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from carme_hub.domain.staging.entries import STAGING_KEYS
+
 #: User options of every profile; a profile adds its own ``profile_options``.
 OPTION_KEYS = (
     "profile",
@@ -20,13 +22,14 @@ OPTION_KEYS = (
     "missing_folder",
     "node",
     "folders",
+    *STAGING_KEYS,
 )
 
 #: Values of ``missing_folder`` for a working folder that does not exist: refuse the start, or make the folder.
 MISSING_FOLDER = ("refuse", "make")
 
 #: Keys that an administrator may fix in ``slurm_override``, for a profile or for one choice of it.
-OVERRIDE_KEYS = (*OPTION_KEYS[1:], "partition", "qos")
+OVERRIDE_KEYS = (*(key for key in OPTION_KEYS[1:] if key not in STAGING_KEYS), "partition", "qos")
 
 #: Suffix of an option's name for a typed value outside of its list (as in KubeSpawner).
 UNLISTED = "--unlisted-choice"

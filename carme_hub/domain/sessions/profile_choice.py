@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.folders.mounts import Mountable
 from carme_hub.domain.folders.mounts import chosen as chosen_folders
+from carme_hub.domain.staging.entries import ScratchOffer, stage_of
 from carme_hub.errors import NoAccount, ProfileNotAllowed, Refused
 
 from .profile import (
@@ -132,8 +133,9 @@ def examine(
     images: Sequence[str],
     reservations: Collection[str] = (),
     folders: Sequence[Mountable] = (),
+    scratch: ScratchOffer | None = None,
 ) -> tuple[Request | None, tuple[Problem, ...]]:
-    """Return the request, or None and all problems; arguments as of ``choose``, and ``folders`` that may be mounted."""
+    """Return the request, or None and all problems; arguments as of ``choose``, with folders to mount and scratch."""
     named = options.get("profile", "")
     if not profiles:
         if accounts is not None and not accounts:
@@ -143,7 +145,7 @@ def examine(
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
         return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
-    return _Validation(profile, options, folders).run(accounts, images, reservations)
+    return _Validation(profile, options, folders, scratch).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
@@ -164,10 +166,14 @@ def _is_short_line(text: str) -> bool:
 class _Validation:
     """The check of user options against one profile, with the problems found so far."""
 
-    def __init__(self, profile: Profile, options: Mapping[str, object], folders: Sequence[Mountable] = ()) -> None:
-        self.profile = profile
-        self.options = options
-        self.mountable = folders
+    def __init__(
+        self,
+        profile: Profile,
+        options: Mapping[str, object],
+        folders: Sequence[Mountable] = (),
+        scratch: ScratchOffer | None = None,
+    ) -> None:
+        self.profile, self.options, self.mountable, self.scratch = profile, options, folders, scratch
         self.problems: list[Problem] = []
         self.fixed: Mapping[str, object] = {}
 
@@ -196,6 +202,7 @@ class _Validation:
             node=self.node(),
             fields={one.name: value for one in profile.fields if (value := self.field(one))},
             folders=self.folders(),
+            stage=self.stage(),
         )
         return (None if self.problems else request), tuple(self.problems)
 
@@ -382,6 +389,13 @@ class _Validation:
         for message in wrong:
             self.problem("folders", message)
         return tuple(found)
+
+    def stage(self) -> dict[str, object]:
+        """Return what is copied to the node and from it."""
+        found, problems = stage_of(self.options, self.scratch)
+        for key, message in problems:
+            self.problem(key, message)
+        return found
 
     def make_folder(self) -> bool:
         """Return whether to make a working folder that does not exist."""

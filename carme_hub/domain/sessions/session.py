@@ -40,6 +40,8 @@ class Request:
             batch job that ended with ``CONTINUES``.
         fields: values of the profile's fields of installed packages, by name.
         folders: shared folders that are mounted, each with ``id`` and ``mode`` ("ro" or "rw").
+        stage: what is copied to the node before the start and from it after the end, as
+            ``domain.staging.entries.stage_of`` returns it; {} for nothing, and no scratch folder.
     """
 
     profile: str
@@ -65,6 +67,7 @@ class Request:
     image_digest: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[Mapping[str, str], ...] = ()
+    stage: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gpus.per_node(self.nodes)

@@ -62,6 +62,7 @@ class CompanionJob:
                     **companion_size(options, placement),
                     exclude={*exclude, *avoid},
                     replaces=self._replaces,
+                    stage=options.stage,
                     minutes=-(-options.seconds // 60) + START_MINUTES if options.seconds else 0,
                     name=conductor.run.id,
                     key=self._key,

@@ -88,6 +88,7 @@ def submit(
             run=run.id,
             python=python,
             requeue=options.requeue,
+            **({"stage": True} if options.stage else {}),  # an older hub does not know it
             **outside,
         )
     except Refused as error:

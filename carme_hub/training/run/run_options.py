@@ -28,7 +28,17 @@ MAX_RESTARTS = 100
 #: The most steps of a profile: each may have 100,000 events.
 MAX_PROFILED = 50
 #: Options without a value.
-_FLAGS = ("--only-companion", "--wait", "--detach", "--dry-run", "--submit", "--batch", "--requeue", "--no-env")
+_FLAGS = (
+    "--only-companion",
+    "--wait",
+    "--detach",
+    "--dry-run",
+    "--submit",
+    "--batch",
+    "--requeue",
+    "--no-env",
+    "--stage",
+)
 _MEMORY, _MEMORY_UNITS = re.compile(r"(\d{1,7})([MGTmgt]?)"), {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 _RANGE = re.compile(r"(\d{1,7}):(\d{1,7})")
 
@@ -56,6 +66,7 @@ class RunOptions:
         no_env: whether no others go along.
         wait: whether it waits for GPUs that are not free without a question.
         only_companion: whether all ranks are in the companion, where one is needed.
+        stage: whether nodes that are requested get the data that the session had copied to its own.
         profile: first and last step that torch's profiler looks at, None = none.
         own: ranks that stay in the session's own job beside a companion, and their nodes; other_nodes: whether the
         companion is to have none of these nodes. ``divide_ranks`` sets both.
@@ -83,6 +94,7 @@ class RunOptions:
     mem_per_gpu: int = 0
     wait: bool = False
     only_companion: bool = False
+    stage: bool = False
     profile: tuple[int, int] | None = None
     own: tuple[int, int] = (0, 0)
     other_nodes: bool = False
@@ -114,6 +126,10 @@ class RunOptions:
             raise InvalidOptions(
                 f"--profile {self.profile[0]}:{self.profile[1]}: write the first and the last step, as in 10:14; the "
                 f"first is 2 or later, and at most {MAX_PROFILED} are profiled."
+            )
+        if self.stage and self.elastic:
+            raise InvalidOptions(
+                "--stage: the nodes of an elastic run change. Stage the data of a run with a fixed number."
             )
         if self.profile and self.elastic:
             raise InvalidOptions("--profile: the ranks of an elastic run change. Profile a run with a fixed number.")
@@ -253,6 +269,7 @@ def _from_arguments(arguments: argparse.Namespace) -> RunOptions:
         max_restarts=arguments.max_restarts,
         wait=arguments.wait,
         only_companion=arguments.only_companion,
+        stage=arguments.stage,
         profile=_parse_range(arguments.profile, "--profile", "10:14") if arguments.profile else None,
     )
 
@@ -335,7 +352,7 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
     parser.add_argument("--max-restarts", type=int, default=0, metavar="N")
     parser.add_argument("--profile", default="", metavar="FIRST:LAST")
     switch: Any = "store_true" if before is None else argparse.BooleanOptionalAction  # --no-detach takes it back
-    for name in ("--only-companion", "--wait", "--detach"):
+    for name in ("--only-companion", "--wait", "--detach", "--stage"):
         parser.add_argument(name, action=switch, default=False)
     parser.add_argument("--submit", "--batch", action=switch, default=False)
     parser.add_argument("--dry-run", action="store_true")
@@ -355,7 +372,8 @@ def _parser(prog: str = "%%distributed", before: RunOptions | None = None) -> ar
                 for name in ("nodes", "gpus_per_task", "gpus_per_node", "cpus_per_task", "backend", "name")
             },
             **{
-                name: getattr(before, name) for name in ("no_env", "max_restarts", "only_companion", "detach", "submit")
+                name: getattr(before, name)
+                for name in ("no_env", "max_restarts", "only_companion", "detach", "submit", "stage")
             },
             requeue=before.requeue and before.submit,
         )

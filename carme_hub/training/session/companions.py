@@ -185,6 +185,7 @@ class Hub:
         python: str = "",
         requeue: bool = False,
         replaces: str = "",
+        stage: bool = False,
         files: Mapping[str, str] | None = None,
     ) -> Companion:
         """Open a companion; a repeated request with the same key returns the same companion.
@@ -195,10 +196,16 @@ class Hub:
             run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
             requeue: whether another job continues the run where it has saved its work and its time is over.
             replaces: id of a companion that was given back, and whose hold is to count no more.
+            stage: whether the data that the session had copied to its node is copied to each node of this one, too.
             files: of a run that the home of the cluster does not have, texts by name.
         """
         parameters = _parameters(
-            nodes, gpus, cpus, memory_mib, minutes, exclude, run=run, python=python, requeue=requeue, replaces=replaces
+            *(nodes, gpus, cpus, memory_mib, minutes, exclude),
+            run=run,
+            python=python,
+            requeue=requeue,
+            replaces=replaces,
+            stage=stage,
         )
         key = key or uuid.uuid4().hex
         more = {"options": dict(self.options), "files": dict(files or {})}

@@ -23,6 +23,7 @@ from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.home.budget import budget_for, coming
 from carme_hub.spawners.handlers.home.disk import ShownDisk, disk_for
+from carme_hub.spawners.handlers.home.kept import kept_for
 from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub
@@ -115,6 +116,8 @@ class CarmeHomeHandler(HomeHandler):
     _calendar: dict[str, Any] | None = None
     _alternatives: Sequence[Alternatives] = ()
     _sessions: Mapping[str, Any] = MappingProxyType({})
+    #: How many sessions have results that are still on a node.
+    _kept = 0
     #: Why an action of this page was refused.
     _refused = ""
 
@@ -126,13 +129,14 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, self._budget, self._disk, found, news, cluster = await asyncio.gather(
+        self._gpu_time, self._budget, self._disk, found, news, cluster, self._kept = await asyncio.gather(
             notices_for(self),
             budget_for(self),
             disk_for(self),
             lookup.for_user(self.current_user),
             session_news(self),
             seen_cluster(started_hub()),
+            kept_for(self),
         )
         self._sessions = page_values(started_hub(), self.current_user, news, cluster, time.time())
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
@@ -147,7 +151,7 @@ class CarmeHomeHandler(HomeHandler):
         ours |= {"batch_jobs": self._batch_jobs(), "has_runs": started_hub() is not None}
         ours |= {**self._sessions, "budget": self._budget, "disk": self._disk, "bookings": self._bookings}
         console = started_hub() is not None and READ in self.expanded_scopes
-        ours |= {"console": console, "owns": self._owned_accounts()}
+        ours |= {"kept_on_nodes": self._kept, "console": console, "owns": self._owned_accounts()}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}
 
     def _owned_accounts(self) -> tuple[str, ...]:

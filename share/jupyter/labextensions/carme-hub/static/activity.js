@@ -164,6 +164,12 @@ export async function activityPlugin({ library, has, element }) {
       }
       if (state.spent) rows.push(element("p", { text: state.spent }));
       if (state.left) rows.push(element("p", { text: `GPU time of ${state.account}: ${state.left}.` }));
+      if (state.staging) {
+        const entries = state.staging.stage.out ?? [];
+        const where = "Your scratch folder is /scratch/" + state.staging.session + ".";
+        const saved = entries.length ? ` When the session ends: ${entries.map((each) => each.source + " → " + each.target).join(", ")}.` : "";
+        rows.push(element("p", { text: [state.staging.said, where + saved].filter(Boolean).join(" ") }));
+      }
       if (state.idle?.since && state.idle.action !== "tell") {
         rows.push(element("p", { text: `Nothing has been at work in it for ${span(view.now - state.idle.since)}. It is stopped in ${span(state.idle.deadline - view.now)}.` }));
         if (state.idle.clicks_left) {

@@ -1,0 +1,324 @@
+# ruff: noqa: UP006, UP035, SIM105, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
+"""Copies of files between folders: complete, compared by SHA-256, and resumed where they were interrupted.
+
+A file is written under a temporary name beside its final one, read back and compared, and only then renamed: under the
+final name is the old file or the whole new one, at any time. A copy that was interrupted continues where its temporary
+file agrees with the source. The journal has a line for each file that is done; a later pass skips files that have not
+changed since. Links are copied as links and never followed; sockets, pipes and devices are left out.
+
+carme-stage loads this file (``carme-stage-files`` on a node). It runs as the user.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+import threading
+import time
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Tuple  # noqa: F401  in comments for Python 3.6
+
+BLOCK = 1 << 20
+#: A file that changed within this many seconds is left to the pass after the end, where one is sure to come.
+AT_REST = 5.0
+#: Errors of one file by which no other file can be copied either.
+GENERAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN}
+
+
+class CannotCopy(Exception):
+    """One file cannot be copied: ``args`` are its name and the reason."""
+
+
+class Journal:
+    """The files that are done, on disk: one JSON line for each, written after its rename."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.lock, self.done = path, threading.Lock(), {}  # type: str, Any, Dict[str, List[Any]]
+        try:
+            with open(path, encoding="utf-8") as file:
+                for line in file:
+                    if line.endswith("\n"):  # the last one may have been cut off
+                        target, *rest = json.loads(line)
+                        self.done[target] = rest
+        except (OSError, ValueError):
+            pass  # files that it does not have are copied again, and end the same
+        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self.file.write("\n" if self.file.tell() else "")  # a line that was cut off ends here
+
+    def has(self, target: str, found: "os.stat_result") -> bool:
+        """Return whether this file is done: it is as it was, and so is what was written."""
+        entry = self.done.get(target)
+        if entry is None or entry[:3] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns]:
+            return False
+        try:
+            there = os.lstat(target)
+        except OSError:
+            return False
+        return stat.S_ISREG(there.st_mode) and [there.st_size, there.st_mtime_ns] == entry[4:6]
+
+    def add(self, target: str, found: "os.stat_result", digest: str) -> None:
+        """Note that a file is done."""
+        there = os.lstat(target)
+        entry = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, digest, there.st_size, there.st_mtime_ns]
+        with self.lock:
+            self.done[target] = entry
+            self.file.write(json.dumps([target, *entry]) + "\n")
+            self.file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+def tree(source: str, fail: "Callable[[str, str], None]") -> "Iterator[Tuple[str, os.stat_result]]":
+    """Yield names below a folder, relative to it, folders before their content; a file alone yields "".
+
+    ``fail`` takes a folder that cannot be read, and why; the others are gone through.
+    """
+    found = os.stat(source)
+    if not stat.S_ISDIR(found.st_mode):
+        yield "", found
+        return
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            names = sorted(os.listdir(os.path.join(source, folder) if folder else source))
+        except OSError as error:
+            fail(os.path.join(source, folder), str(error.strerror))
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                found = os.lstat(os.path.join(source, path))
+            except FileNotFoundError:
+                continue  # it has just been removed
+            if stat.S_ISDIR(found.st_mode):
+                folders.append(path)
+            yield path, found
+
+
+def size_of(source: str) -> "Tuple[int, int]":
+    """Return bytes and files below a path; (0, 0) where there is nothing."""
+    total = count = 0
+    try:
+        for _, found in tree(source, lambda *_: None):
+            if stat.S_ISREG(found.st_mode):
+                total, count = total + found.st_size, count + 1
+    except OSError:
+        pass
+    return total, count
+
+
+def temporary(target: str, tag: str) -> str:
+    """Return the name under which a file is written before it has its own; it depends on both names alone."""
+    folder, name = os.path.split(target)
+    short = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+    return os.path.join(folder, f".carme-{tag}-{short}.part")
+
+
+def agreement(source: "Any", partial: "Any", stop: "Callable[[], bool]") -> "Any":
+    """Return the hash of what both files have in common from their beginning; both are positioned behind it."""
+    digest = hashlib.sha256()
+    while not stop():
+        at = partial.tell()
+        block = partial.read(BLOCK)
+        if not block or source.read(len(block)) != block:
+            source.seek(at)
+            partial.seek(at)
+            break
+        digest.update(block)
+    return digest
+
+
+def copy_file(source: str, target: str, tag: str, told: "Callable[[int], None]", stop: "Callable[[], bool]") -> str:
+    """Copy one file, and return its SHA-256; under its own name the target is complete or as it was.
+
+    Raises:
+        CannotCopy, OSError: it is not copied; the temporary file stays, and the next copy continues it.
+    """
+    part = temporary(target, tag)
+    reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(reader, "rb", buffering=0) as data:
+        before = os.fstat(reader)
+        if not stat.S_ISREG(before.st_mode):
+            raise CannotCopy(source, "it is no regular file any more")
+        writer = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(writer, "r+b", buffering=0) as new:
+            digest = agreement(data, new, stop)
+            if stop():
+                raise CannotCopy(source, "it was interrupted")
+            told(new.tell())
+            os.ftruncate(writer, new.tell())
+            block = data.read(BLOCK)
+            while block:
+                if stop():
+                    raise CannotCopy(source, "it was interrupted")
+                view = memoryview(block)
+                while view:
+                    view = view[new.write(view) :]
+                digest.update(block)
+                told(len(block))
+                block = data.read(BLOCK)
+            os.fsync(writer)
+            if not same(os.fstat(reader), before):
+                raise CannotCopy(source, "it changed while it was copied")
+            if digest_of(new, writer) != digest.hexdigest():
+                os.ftruncate(writer, 0)
+                raise CannotCopy(source, "what was written is not what was read; the copy is thrown away")
+            os.fchmod(writer, stat.S_IMODE(before.st_mode) & 0o777)
+            os.utime(writer, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(part, target)
+    return str(digest.hexdigest())
+
+
+def same(one: "os.stat_result", other: "os.stat_result") -> bool:
+    """Return whether a file has not been written between two looks."""
+    return (one.st_size, one.st_mtime_ns, one.st_ctime_ns) == (other.st_size, other.st_mtime_ns, other.st_ctime_ns)
+
+
+def digest_of(file: "Any", number: int) -> str:
+    """Return the SHA-256 of a file that was just written, from the disk where the system lets go of its cache."""
+    digest = hashlib.sha256()
+    os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+    file.seek(0)
+    for block in iter(lambda: file.read(BLOCK), b""):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def sync_folder(path: str) -> None:
+    """Have the names in a folder on disk."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    except OSError as error:  # a file system that cannot do it for folders has done it already
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
+
+
+class Copy:
+    """One pass over one entry: ``source`` (a file or folder) to ``target``, with several files at a time.
+
+    Args:
+        tag: a part of temporary names, the same in each pass of one session.
+        final: no pass comes after this one: files that changed a moment ago are copied, too.
+        late: the job ended long ago: a target that is newer than its source stays, and counts as an error.
+        note: takes bytes as they are copied. fail: takes the name of a file and why it is not copied.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        journal: Journal,
+        tag: str,
+        note: "Callable[[int, int], None]",
+        fail: "Callable[[str, str], None]",
+        stop: "Callable[[], bool]",
+        final: bool = True,
+        late: bool = False,
+    ) -> None:
+        self.source, self.journal, self.tag = source, journal, tag
+        self.target = os.path.join(target, os.path.basename(source)) if target.endswith("/") else target
+        if os.path.isdir(source):
+            self.target = target.rstrip("/") or "/"
+        self.note, self.fail, self.stop, self.final, self.late = note, fail, stop, final, late
+        self.general = ""
+
+    def run(self, parallel: int) -> None:
+        """Copy all that is there; every file that cannot be copied is told with the reason."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        folders = set()  # type: set[str]
+        try:
+            if not os.path.isdir(self.source):
+                folders.add(os.path.dirname(self.target))
+            else:
+                folders.add(self.target)
+            for folder in folders:
+                os.makedirs(folder, exist_ok=True)
+            with ThreadPoolExecutor(max_workers=parallel) as pool:
+                for name, found in tree(self.source, self.fail):
+                    if self.stop() or self.general:
+                        break
+                    path = os.path.join(self.target, name) if name else self.target
+                    if stat.S_ISDIR(found.st_mode):
+                        if not os.path.isdir(path):
+                            os.mkdir(path, stat.S_IMODE(found.st_mode) & 0o777 | 0o700)
+                        folders.add(path)
+                    else:
+                        pool.submit(self.one, name, path, found)
+        except OSError as error:
+            self.fail(error.filename or self.source, str(error.strerror))
+        for folder in sorted(folders, reverse=True):
+            try:
+                sync_folder(folder)
+            except OSError as error:
+                self.fail(folder, str(error.strerror))
+
+    def one(self, name: str, target: str, found: "os.stat_result") -> None:
+        """Copy one file or link."""
+        source = os.path.join(self.source, name) if name else self.source
+        try:
+            if self.general or self.stop():
+                self.fail(source, self.general or "it was interrupted")
+            elif stat.S_ISLNK(found.st_mode):
+                copy_link(source, target, self.tag)
+            elif stat.S_ISREG(found.st_mode):
+                self.file(source, target, found)
+        except CannotCopy as error:
+            if self.final or "changed" not in error.args[1]:
+                self.fail(*error.args)
+        except OSError as error:
+            if error.errno in GENERAL:
+                self.general = f"{os.path.dirname(target)}: {error.strerror}"
+            self.fail(source, f"{error.strerror} ({target})")
+
+    def file(self, source: str, target: str, found: "os.stat_result") -> None:
+        """Copy one regular file unless it is done, or changes now and is copied later."""
+        if self.journal.has(target, found):
+            self.note(found.st_size, 1)
+            return
+        if not self.final and abs(time.time() - found.st_mtime) < AT_REST:
+            return
+        if self.late and is_newer(target, found, self.journal):
+            raise CannotCopy(source, f"{target} is newer; it was not overwritten")
+        if os.path.isdir(target):
+            raise CannotCopy(source, f"{target} is a folder")
+        digest = copy_file(source, target, self.tag, lambda count: self.note(count, 0), self.stop)
+        self.note(0, 1)
+        self.journal.add(target, found, digest)
+
+
+def is_newer(target: str, found: "os.stat_result", journal: Journal) -> bool:
+    """Return whether a target is newer than its source, and not what this session wrote."""
+    try:
+        there = os.lstat(target)
+    except OSError:
+        return False
+    ours = journal.done.get(target)
+    return there.st_mtime_ns > found.st_mtime_ns and (ours is None or ours[4:6] != [there.st_size, there.st_mtime_ns])
+
+
+def copy_link(source: str, target: str, tag: str) -> None:
+    """Make the same link; it may lead nowhere."""
+    leads, part = os.readlink(source), temporary(target, tag)
+    try:
+        if os.readlink(target) == leads:
+            return
+    except OSError:
+        pass
+    if os.path.isdir(target) and not os.path.islink(target):
+        raise CannotCopy(source, f"{target} is a folder")
+    try:
+        os.unlink(part)
+    except FileNotFoundError:
+        pass
+    os.symlink(leads, part)
+    os.replace(part, target)

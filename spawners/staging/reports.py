@@ -1,0 +1,148 @@
+"""What the nodes report of sessions' copies, and what users decide about results that are still on a node."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Engine
+
+from carme_hub.domain.staging.entries import entries_of, lines
+from carme_hub.domain.staging.progress import Report, StageState, expected_speed, origin, report_of, sentence, why
+from carme_hub.errors import Refused
+from carme_hub.sessions.registry import hash_nonce
+from carme_hub.store.staging import Staging, StagingStore
+from carme_hub.store.threads import in_store_thread
+
+log = logging.getLogger("carme_hub")
+#: Seconds for which a report of moving data is kept in memory before it is stored again.
+STORE_EVERY = 10.0
+
+
+class ReportRefused(Refused):
+    """The report is not of this session's node."""
+
+
+class Stagings:
+    """The copies of this hub's sessions.
+
+    The newest reports are in memory; the database gets every change of state, and others now and then.
+    """
+
+    def __init__(self, engine: Engine, cluster: str, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = StagingStore(engine, cluster), clock
+        self._newest: dict[str, Staging] = {}
+
+    async def open(self, session: str, user: str, stage: Mapping[str, Any]) -> str:
+        """Write down that a session copies data, and return what its node proves itself with."""
+        nonce = secrets.token_urlsafe(32)
+        await in_store_thread(self._store.add, session, user, stage, hash_nonce(nonce), self._clock())
+        return nonce
+
+    async def get(self, session: str) -> Staging | None:
+        """Return the copies of a session as they were last reported, None where it has none."""
+        return self._newest.get(session) or await in_store_thread(self._store.get, session)
+
+    async def of(self, user: str) -> list[Staging]:
+        """Return those of a user, the newest first."""
+        return [self._newest.get(each.session, each) for each in await in_store_thread(self._store.of, user)]
+
+    async def kept(self, user: str = "") -> list[Staging]:
+        """Return those whose results are still on a node."""
+        return await in_store_thread(self._store.kept, user)
+
+    async def report(self, session: str, nonce: str, value: object, node: str) -> Staging:
+        """Take a report, and return what is known then; its ``decision`` is the answer to the node.
+
+        Raises:
+            ReportRefused: it is not of this session. ValueError: it is no report.
+        """
+        known = await self.get(session)
+        if known is None or not hmac.compare_digest(known.nonce_hash, hash_nonce(nonce)):
+            raise ReportRefused("the nonce is not this session's")
+        report, now = report_of(value), self._clock()
+        new = Staging(
+            session=session,
+            user=known.user,
+            state=report.state,
+            node=node or known.node,
+            created=known.created,
+            at=now,
+            nonce_hash=known.nonce_hash,
+            stage=known.stage,
+            report=report,
+            decision=known.decision,
+        )
+        self._newest[session] = new
+        if report.state is not known.state or now - known.at > STORE_EVERY:
+            await in_store_thread(self._store.put_report, session, report, new.node, now)
+        if report.state in (StageState.DONE, StageState.DISCARDED, StageState.FAILED, StageState.KEPT):
+            self._newest.pop(session, None)  # the node asks again late, and the database has it
+            if report.state is StageState.KEPT:
+                log.warning("Session %s of %s keeps results on %s: %s", session, known.user, new.node, why(report))
+        return new
+
+    async def decide(self, user: str, session: str, do: str, out: str = "") -> Staging:
+        """Store what a user wants done with results that are still on a node; the node asks within minutes.
+
+        Args:
+            do: "retry" or "discard". out: other targets as lines ``SOURCE -> TARGET``; "" = those of before.
+
+        Raises:
+            Refused: there is nothing to decide, or a line is wrong.
+        """
+        known = await in_store_thread(self._store.get, session)
+        if known is None or known.user != user or known.state is not StageState.KEPT:
+            raise Refused("Nothing of that session is kept on a node.", reason="unknown")
+        if do not in ("retry", "discard"):
+            raise Refused("Say retry or discard.", reason="bad-options")
+        entries, wrong = entries_of(out or lines(known.stage.get("out", [])), way="out")
+        if wrong:
+            raise Refused(f"Results to copy out: {wrong}.", reason="bad-options")
+        decision: dict[str, Any] = {"do": do, "by": user, "at": self._clock()}
+        if do == "retry":
+            decision["out"] = entries
+        await in_store_thread(self._store.decide, session, decision)
+        return replace(known, decision=decision)
+
+    async def sentence_of(self, staging: Staging) -> str:
+        """Return how far the copies are, with a time by what was measured from the same places before."""
+        report = staging.report
+        if report is None:
+            return ""
+        if report.state is not StageState.MOVING or report.left:
+            return sentence(report)
+        places = [str(each["source" if report.way == "in" else "target"]) for each in staging.stage.get(report.way, [])]
+        return sentence(report, expected_speed(measured(await self.of(staging.user), report.way), places))
+
+
+def measured(known: list[Staging], way: str) -> list[tuple[str, int]]:
+    """Return origin and mean speed (bytes in a second) of copies that are done."""
+    key = "source" if way == "in" else "target"
+    return [
+        (origin(str(entry[key])), each.report.mean)
+        for each in known
+        if each.report is not None and each.report.way == way and each.report.bytes > 1 << 20
+        for entry in each.stage.get(way, [])
+    ]
+
+
+def as_json(staging: Staging, said: str = "") -> dict[str, Any]:
+    """Return the copies of a session as REST has them; ``said``: a sentence for people."""
+    report: Report | None = staging.report
+    return {
+        "session": staging.session,
+        "state": staging.state.value,
+        "node": staging.node,
+        "created": int(staging.created),
+        "at": int(staging.at),
+        "stage": dict(staging.stage),
+        "report": report.as_json() if report is not None else None,
+        "decision": dict(staging.decision),
+        "said": said or (why(report) if report is not None and staging.state is StageState.KEPT else ""),
+    }

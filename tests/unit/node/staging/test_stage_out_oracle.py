@@ -1,0 +1,95 @@
+"""Whatever kills the end of a session, at every one of its steps: nothing is lost, nothing half there, nothing stays.
+
+Real processes, killed by SIGKILL at each change of the file system and in the middle of each write (``rig.strike``).
+The oracle compares checksums after each kill, and again when the node has gone on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig.staging import StagedNode, sums
+
+#: The output of the session: two files, one of them in a folder, and one that replaces an older one at the target.
+FILES = {"run/model.pt": os.urandom(3 << 20), "run/logs/a.txt": b"log\n" * 500, "run/old.bin": b"new" * 4000}
+OLD = b"old" * 3000
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="carme-stage-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder).resolve()
+
+
+def session_with_output(base: Path, number: int) -> StagedNode:
+    (base / str(number)).mkdir()
+    node = StagedNode(base / str(number))
+    node.begin(out=[{"source": "run", "target": f"{node.target}/run"}])
+    for name, content in FILES.items():
+        node.write(node.data / name, content)
+    os.chown(node.data / "run" / "logs", node.uid, node.gid)
+    node.write(node.data / "rest.tmp", b"not named")
+    node.write(node.target / "run" / "old.bin", OLD)
+    os.utime(node.target / "run" / "old.bin", (1, 1))
+    return node
+
+
+def wanted(node: StagedNode) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
+
+
+def nothing_half_written(node: StagedNode) -> bool:
+    """Return whether each file at the target is whole: as it is to be, or as it was."""
+    old = {"run/old.bin": hashlib.sha256(OLD).hexdigest()}
+    return all(digest in (wanted(node)[name], old.get(name)) for name, digest in sums(node.target).items())
+
+
+def nothing_lost(node: StagedNode) -> bool:
+    """Return whether each file is whole at its target, or still in scratch."""
+    there, here = sums(node.target), sums(node.data) if node.data.exists() else {}
+    return all(digest in (there.get(name), here.get(name)) for name, digest in wanted(node).items())
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_killed_at_every_step_of_the_epilog_it_is_finished_by_the_next_sweep(base: Path, who: str) -> None:
+    step, killed = 0, 0
+    while True:
+        step += 1
+        node = session_with_output(base, step)
+        done = node.run("epilog", strike=f"{who}:{step}")
+        whole = node.nothing_left()
+        assert nothing_half_written(node), (who, step, done.stderr)
+        assert nothing_lost(node), (who, step, done.stderr)
+        node.reboot()
+        again = node.run("sweep")
+        assert sums(node.target) == wanted(node), (who, step, again.stderr)
+        assert node.nothing_left(), (who, step, again.stderr)
+        assert not list(node.target.rglob(".carme-*")), (who, step)
+        if whole and done.returncode == 0:
+            break
+        killed += 1
+    assert killed > 8  # what it began with was killed; the last one had fewer steps than that
+
+
+def test_killed_at_every_step_of_the_prolog_it_leaves_nothing_after_the_end(base: Path) -> None:
+    step = 0
+    while True:
+        step += 1
+        (base / str(step)).mkdir()
+        node = StagedNode(base / str(step))
+        done = node.run("prolog", strike=f"root:{step}")
+        node.run("epilog")
+        node.reboot()
+        swept = node.run("sweep")
+        if (base / str(step) / "state").exists():
+            assert [path.name for path in (node.base / "state").iterdir()] in ([], [f"{node.session}.json.new"]), step
+            assert not list((node.base / "scratch").iterdir()), (step, swept.stderr)
+        if done.returncode == 0:
+            break
+    assert step > 5

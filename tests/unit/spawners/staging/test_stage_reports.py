@@ -1,0 +1,82 @@
+"""What the hub makes of reports of nodes, and of what users decide."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from carme_hub.domain.staging.progress import StageState
+from carme_hub.errors import Refused
+from carme_hub.spawners.staging.reports import ReportRefused, Stagings, as_json
+
+ID = "00000000-0000-4000-8000-000000000001"
+STAGE = {"in": [{"source": "s3:b/x", "target": "x"}], "out": [{"source": "run", "target": "/full/run"}]}
+KEPT = {"way": "out", "state": "kept", "failures": 1, "errors": [{"file": "run/m.pt", "why": "Disk quota exceeded"}]}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def stagings(engine: Engine) -> Stagings:
+    return Stagings(engine, "one", Clock())
+
+
+async def test_report_needs_the_nonce_of_its_session(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    for wrong in ("", "x", nonce[:-1]):
+        with pytest.raises(ReportRefused):
+            await stagings.report(ID, wrong, {"way": "in", "state": "moving"}, "node1")
+    with pytest.raises(ReportRefused):
+        await stagings.report(ID[:-1] + "2", nonce, {"way": "in", "state": "moving"}, "node1")
+    found = await stagings.report(ID, nonce, {"way": "in", "state": "moving", "total": 5}, "node1")
+    assert (found.state, found.node) == (StageState.MOVING, "node1")
+    assert nonce not in str(as_json(found))
+
+
+async def test_states_are_stored_and_what_is_kept_is_listed(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    await stagings.report(ID, nonce, {"way": "in", "state": "done"}, "node1")
+    await stagings.report(ID, nonce, KEPT, "")
+    (found,) = await stagings.kept("alice")
+    assert (found.session, found.node, found.state) == (ID, "node1", StageState.KEPT)
+    assert "run/m.pt: Disk quota exceeded" in as_json(found)["said"]
+    assert await stagings.kept("bob") == []
+
+
+async def test_decision_is_the_answer_to_the_next_report(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    await stagings.report(ID, nonce, KEPT, "node1")
+    await stagings.decide("alice", ID, "retry", "run -> /home/alice/run")
+    answer = (await stagings.report(ID, nonce, {"way": "out", "state": "moving"}, "node1")).decision
+    assert (answer["do"], answer["out"]) == ("retry", [{"source": "run", "target": "/home/alice/run"}])
+    await stagings.report(ID, nonce, KEPT, "node1")
+    await stagings.decide("alice", ID, "discard")
+    assert (await stagings.report(ID, nonce, {"way": "out", "state": "moving"}, "")).decision["do"] == "discard"
+
+
+async def test_decisions_of_others_or_about_nothing_are_refused(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    with pytest.raises(Refused, match="kept"):
+        await stagings.decide("alice", ID, "retry")
+    await stagings.report(ID, nonce, KEPT, "node1")
+    with pytest.raises(Refused, match="kept"):
+        await stagings.decide("bob", ID, "discard")
+    with pytest.raises(Refused, match="retry or discard"):
+        await stagings.decide("alice", ID, "burn")
+    with pytest.raises(Refused, match="on the node itself"):
+        await stagings.decide("alice", ID, "retry", "run -> /tmp/x")
+
+
+async def test_estimate_comes_from_what_was_measured_from_the_same_place(stagings: Stagings) -> None:
+    done = {"way": "in", "state": "done", "bytes": 1 << 30, "total": 1 << 30, "mean": 100 << 20}
+    nonce = await stagings.open(ID, "alice", STAGE)
+    await stagings.report(ID, nonce, done, "node1")
+    other = ID[:-1] + "2"
+    nonce = await stagings.open(other, "alice", STAGE)
+    found = await stagings.report(other, nonce, {"way": "in", "state": "moving", "total": 6000 << 20}, "node1")
+    assert (await stagings.sentence_of(found)).endswith("about 1 minute left.")
