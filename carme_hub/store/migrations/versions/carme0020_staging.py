@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "carme0020"
-down_revision = "carme0017"
+down_revision = "carme0019"
 branch_labels = None
 depends_on = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "carme0022"
-down_revision = "carme0017"
+revision = "carme0021"
+down_revision = "carme0020"
 branch_labels = None
 depends_on = None
 
