@@ -70,10 +70,10 @@ def submit(
     request = run.request()
     python, key = str(request.get("python") or sys.executable), str(request["key"])
     kept: dict[str, Any] = {}
-    outside: dict[str, Any] = {}
+    outside: dict[str, Any] = {"stage": True} if options.stage else {}  # an older hub does not know it
     if access is not None:
         try:
-            outside = {"files": _files(run)}
+            outside["files"] = _files(run)
         except CannotRun as error:
             run.set_batch_job({"state": "ended", "said": str(error)})
             raise
@@ -88,7 +88,6 @@ def submit(
             run=run.id,
             python=python,
             requeue=options.requeue,
-            **({"stage": True} if options.stage else {}),  # an older hub does not know it
             **outside,
         )
     except Refused as error:

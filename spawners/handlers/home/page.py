@@ -129,15 +129,15 @@ class CarmeHomeHandler(HomeHandler):
     async def show(self) -> None:
         """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
-        self._gpu_time, self._budget, self._disk, found, news, cluster, self._kept = await asyncio.gather(
+        data = asyncio.gather(disk_for(self), kept_for(self))
+        self._gpu_time, self._budget, found, news, cluster = await asyncio.gather(
             notices_for(self),
             budget_for(self),
-            disk_for(self),
             lookup.for_user(self.current_user),
             session_news(self),
             seen_cluster(started_hub()),
-            kept_for(self),
         )
+        self._disk, self._kept = await data
         self._sessions = page_values(started_hub(), self.current_user, news, cluster, time.time())
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
         self._alternatives, self._bookings = found.alternatives, found.later

@@ -76,10 +76,10 @@ async def image_and_site(
         image = _as_image(known) if known.is_for(spawner.user.name, groups) else None
     if image is None:
         raise ContainerError(f"The image {name} is no longer offered.")
-    image = await asyncio.to_thread(pinned, image, digest)  # the store may be on a file server
+    found: Image = await asyncio.to_thread(pinned, image, digest)  # the store may be on a file server
     if known is None or hub.images is None:
-        return image, site
-    return placed(image, known, site, hub.images)
+        return found, site
+    return placed(found, known, site, hub.images)
 
 
 def placed(image: Image, known: CatalogueImage, site: Site, offered: OfferedImages) -> tuple[Image, Site]:
