@@ -20,6 +20,7 @@ from traitlets.config import Config, LazyConfigValue
 from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.activity import scopes as activity_scopes
 from carme_hub.domain.administration import scopes as console
+from carme_hub.domain.cluster.own_jobs.scopes import JOB_SCOPES
 from carme_hub.domain.images import scopes as images_scopes
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
@@ -157,15 +158,6 @@ RESERVATION_SERVICE_ROLE: dict[str, Any] = {
     "description": "Lets the reservations service read groups, jobs and nodes",
     "scopes": [*_SERVICE_SCOPES],
     "services": [RESERVATIONS],
-}
-
-#: The scopes of the hub's REST for a user's own jobs (spawners/handlers/jobs/rest.py). A server's token has neither.
-JOB_SCOPES: dict[str, dict[str, Any]] = {
-    "custom:carme:jobs:read": {"description": "See one's own jobs in Slurm and their output"},
-    "custom:carme:jobs": {
-        "description": "Act on one's own jobs in Slurm, and submit them again",
-        "subscopes": ["custom:carme:jobs:read"],
-    },
 }
 
 #: The variables of the hub's environment that a service receives.

@@ -20,6 +20,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
 from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
+from carme_hub.spawners.full_home import full_home_part
 from carme_hub.spawners.staging.job_part import STAGING, comment, scratch_bind, stage_part
 
 #: The version of the data document and of what its programs say to the hub. A hub understands sessions with the
@@ -212,11 +213,6 @@ def tls_paths(folder: str) -> dict[str, str]:
     return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
 
 
-def node_folder(session: str) -> str:
-    """Return the session folder of a session whose home is full: on its node, and as short as a socket's path needs."""
-    return f"/tmp/carme-{session}/{session}"  # noqa: S108  the batch script makes it, or refuses
-
-
 def packages_folder(owner: Owner, session: str) -> str:
     """Return the folder of the packages that people install in a session; its ranks and companions see it too."""
     return f"{session_folder(owner, session)}/packages"
@@ -329,18 +325,6 @@ def rank_part(container: ContainerRequest, request: Request, site: Site) -> dict
     return {"plan": site.supervised(plan, request), "shm": RANK_SHM}
 
 
-def full_home_part(session: str, container: ContainerRequest, site: Site) -> dict[str, object]:
-    """Return the data document's part for a full home: the same container, with its session folder on the node."""
-    folder = node_folder(session)
-    moved = replace(
-        container,
-        session_folder=folder,
-        argv=tuple(word.replace(container.session_folder, folder) for word in container.argv),
-        environ={name: text.replace(container.session_folder, folder) for name, text in container.environ.items()},
-    )
-    return {"folder": folder, "argv": list(site.runtime.render(moved).argv)}
-
-
 #: The programs that start and become ranks, as files of a data document.
 RANK_FILES: Mapping[str, dict[str, object]] = {
     "carme-steps": {"mode": 0o700, "text": STEPS},
@@ -390,7 +374,7 @@ def _document(
         "request": asdict(request),  # for a hub that has lost its database (domain/sessions/recovered.py)
         "plan": site.supervised(plan, request),
         "rank": rank_part(container, request, site),
-        "full_home": full_home_part(session, container, site),
+        "full_home": full_home_part(session, container, site.runtime),
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],
         "bind_roots": list(site.bind_roots),

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from jupyterhub import orm
+
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
 from carme_hub.domain.sessions.end_cause import NOT_IN_TIME
@@ -33,6 +35,8 @@ class SessionStatus:
     _stopped_before_check: bool
     _session_id: str
     virtual: bool
+    api_token: str
+    _hub_db: Any
     user_options: dict[str, Any]
     orm_spawner: Any
     start_timeout: Any
@@ -133,6 +137,11 @@ class SessionStatus:
                 server = f"server “{self.name}”" if self.name else "server"
                 return f"The hub does not know at the moment whether your {server} still runs. {verdict.reason}"
         return ""
+
+    def _token_id(self) -> int:
+        """Return the id of the server's API token; 0 while it has none."""
+        token = orm.APIToken.find(self._hub_db(), self.api_token) if self.api_token else None
+        return token.id if token is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

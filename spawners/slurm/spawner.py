@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import jupyterhub.apihandlers
-from jupyterhub import orm
 from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import url_path_join
 from traitlets import default
@@ -258,10 +257,6 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             if not old.is_ending:
                 self.log.warning("Session %s of %s is open beside a new one, and is ended", old.id, old.user)
                 await hub.reconciler.cancel(old.id, "Replaced by a new session of the same server.")
-
-    def _token_id(self) -> int:
-        token = orm.APIToken.find(self._hub_db(), self.api_token) if self.api_token else None
-        return token.id if token is not None else 0
 
     def _server_environment(self, folder: str) -> dict[str, str]:
         """Return JupyterHub's environment for the server, whose file browser starts in the working folder."""

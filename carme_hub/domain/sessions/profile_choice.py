@@ -18,6 +18,7 @@ from carme_hub.domain.folders.mounts import chosen as chosen_folders
 from carme_hub.domain.staging.entries import ScratchOffer, stage_of
 from carme_hub.errors import NoAccount, ProfileNotAllowed, Refused
 
+from .choice_wording import range_text, shown
 from .profile import (
     MISSING_FOLDER,
     OPTION_KEYS,
@@ -144,19 +145,12 @@ def examine(
     profile = default_profile(profiles) if named == "" else next((p for p in profiles if p.slug == named), None)
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
-        return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
+        return None, (Problem("profile", f"The profile {shown(named)} is not offered to you. Offered: {there}."),)
     return _Validation(profile, options, folders, scratch).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
     return [a for a in accounts if not profile.accounts or a in profile.accounts]
-
-
-def _shown(value: object) -> str:
-    """Return a user's value for a message: shortened, on one line, quoted."""
-    text = value if isinstance(value, str) else repr(value)
-    text = "".join(c if c.isprintable() else "?" for c in text[:60])
-    return f"“{text}”"
 
 
 def _is_short_line(text: str) -> bool:
@@ -213,7 +207,7 @@ class _Validation:
         for key in self.options:
             if key not in OPTION_KEYS and key not in own:
                 known = ", ".join([*OPTION_KEYS, *sorted(own)])
-                self.problem(str(key), f"The option {_shown(key)} is not known. Known: {known}.")
+                self.problem(str(key), f"The option {shown(key)} is not known. Known: {known}.")
 
     def chosen(self) -> dict[str, Choice]:
         """Return the selected choice of each of the profile's own options."""
@@ -233,7 +227,7 @@ class _Validation:
         choice = option.choice(option.default if named == "" else named) if isinstance(named, str) else None
         if choice is None:
             there = ", ".join(c.name for c in option.choices) or "none"
-            self.problem(option.name, f"{option.display_name}: {_shown(named)} is not a choice. Choices: {there}.")
+            self.problem(option.name, f"{option.display_name}: {shown(named)} is not a choice. Choices: {there}.")
         return choice
 
     def typed_choice(self, option: ProfileOption, unlisted: UnlistedChoice, typed: object) -> Choice | None:
@@ -242,7 +236,7 @@ class _Validation:
             return None
         if not re.fullmatch(unlisted.pattern, typed):
             rule = unlisted.pattern_message or f"It must match {unlisted.pattern}."
-            self.problem(option.name + UNLISTED, f"{option.display_name}: {_shown(typed)} is not allowed. {rule}")
+            self.problem(option.name + UNLISTED, f"{option.display_name}: {shown(typed)} is not allowed. {rule}")
             return None
         override = {k: v.replace("{value}", typed) if isinstance(v, str) else v for k, v in unlisted.override.items()}
         return Choice(name=typed, display_name=typed, override=override)
@@ -255,7 +249,7 @@ class _Validation:
             return ""
         if one.choices and value not in one.choices:
             there = ", ".join(one.choices)
-            self.problem(one.name, f"{one.display_name}: {_shown(value)} is not a choice. Choices: {there}.")
+            self.problem(one.name, f"{one.display_name}: {shown(value)} is not a choice. Choices: {there}.")
             return ""
         try:
             checked = one.check(value) if _is_short_line(value) else ""
@@ -276,17 +270,17 @@ class _Validation:
             return default if requested == "" else requested
         fixed = self.fixed[key]
         if requested != "" and (type(requested) not in (int, str) or str(requested) != str(fixed)):
-            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {_shown(requested)}.")
+            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {shown(requested)}.")
         return fixed
 
     def number(self, key: str, limit: Limit, unit: str) -> int:
         """Return a number within the limit, or record the problem and return the default."""
         if self.options.get(key) == "" or (value := whole_number(self.requested(key, limit.default))) is None:
-            shown = _shown(self.options.get(key, self.fixed.get(key)))
+            shown = shown(self.options.get(key, self.fixed.get(key)))
             self.problem(key, f"{shown} is not a whole number of {unit}.")
             return limit.default
         if not limit.allows(value):
-            self.problem(key, f"“{self.profile.display_name}” gives {_range(limit)} {unit}; you asked for {value}.")
+            self.problem(key, f"“{self.profile.display_name}” gives {range_text(limit)} {unit}; you asked for {value}.")
             return limit.default
         return value
 
@@ -303,7 +297,7 @@ class _Validation:
         type = self.requested("gpu_type", limit.default_type)
         if not isinstance(type, str) or type not in limit.types:
             there = ", ".join(limit.types)
-            self.problem("gpu_type", f"{_shown(type)} is not a GPU type of this profile. Types: {there}.")
+            self.problem("gpu_type", f"{shown(type)} is not a GPU type of this profile. Types: {there}.")
         elif count > limit.most(type):
             name, most = self.profile.display_name, limit.most(type)
             self.problem("gpus", f"“{name}” gives at most {most} × {type}; you asked for {count}.")
@@ -321,7 +315,7 @@ class _Validation:
             return ""
         image = self.requested("image", there[0])
         if not isinstance(image, str) or image not in there:
-            self.problem("image", f"{_shown(image)} is not an image of this profile. Images: {', '.join(there)}.")
+            self.problem("image", f"{shown(image)} is not an image of this profile. Images: {', '.join(there)}.")
             return ""
         return image
 
@@ -341,7 +335,7 @@ class _Validation:
         if not isinstance(requested, str) or requested not in mine:
             there = ", ".join(mine)
             self.problem(
-                "account", f"You may not charge the account {_shown(requested)} for this. Yours: {there}.", True
+                "account", f"You may not charge the account {shown(requested)} for this. Yours: {there}.", True
             )
             return ""
         return requested
@@ -356,7 +350,7 @@ class _Validation:
                 allowed.append(str(self.fixed["reservation"]))
         if not isinstance(requested, str) or requested not in allowed:
             there = ", ".join(r for r in allowed if r) or "none"
-            self.problem("reservation", f"{_shown(requested)} is not a reservation you may use here. Yours: {there}.")
+            self.problem("reservation", f"{shown(requested)} is not a reservation you may use here. Yours: {there}.")
             return ""
         return requested
 
@@ -365,13 +359,13 @@ class _Validation:
         folder = self.requested("working_folder", "")
         rule = "is not a folder: give a path from / or one below your home folder, without “..”."
         if not isinstance(folder, str) or len(folder) > _FOLDER_MAX or not folder.isprintable():
-            self.problem("working_folder", f"{_shown(folder)} {rule}")
+            self.problem("working_folder", f"{shown(folder)} {rule}")
             return ""
         if folder in ("~", "~/"):
             return ""
         folder = folder.removeprefix("~/")
         if folder.startswith(("~", " ")) or ".." in folder.split("/") or folder.endswith(" "):
-            self.problem("working_folder", f"{_shown(folder)} {rule}")
+            self.problem("working_folder", f"{shown(folder)} {rule}")
             return ""
         return folder
 
@@ -379,7 +373,7 @@ class _Validation:
         """Return the name of the only node that may be used, "" = any; whether there is one is known elsewhere."""
         requested = self.requested("node", "")
         if requested != "" and not (isinstance(requested, str) and _NODE.fullmatch(requested)):
-            self.problem("node", f"{_shown(requested)} is not the name of a node.")
+            self.problem("node", f"{shown(requested)} is not the name of a node.")
             return ""
         return str(requested)
 
@@ -401,11 +395,5 @@ class _Validation:
         """Return whether to make a working folder that does not exist."""
         requested = self.requested("missing_folder", MISSING_FOLDER[0])
         if requested not in MISSING_FOLDER:
-            self.problem("missing_folder", f"{_shown(requested)} is not {' or '.join(MISSING_FOLDER)}.")
+            self.problem("missing_folder", f"{shown(requested)} is not {' or '.join(MISSING_FOLDER)}.")
         return requested == MISSING_FOLDER[1]
-
-
-def _range(limit: Limit) -> str:
-    if limit.choices:
-        return "one of " + ", ".join(str(c) for c in limit.choices)
-    return f"exactly {limit.max}" if limit.fixed else f"{limit.min} to {limit.max}"
