@@ -276,8 +276,8 @@ class _Validation:
     def number(self, key: str, limit: Limit, unit: str) -> int:
         """Return a number within the limit, or record the problem and return the default."""
         if self.options.get(key) == "" or (value := whole_number(self.requested(key, limit.default))) is None:
-            shown = shown(self.options.get(key, self.fixed.get(key)))
-            self.problem(key, f"{shown} is not a whole number of {unit}.")
+            given = shown(self.options.get(key, self.fixed.get(key)))
+            self.problem(key, f"{given} is not a whole number of {unit}.")
             return limit.default
         if not limit.allows(value):
             self.problem(key, f"“{self.profile.display_name}” gives {range_text(limit)} {unit}; you asked for {value}.")
