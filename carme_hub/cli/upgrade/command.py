@@ -96,12 +96,16 @@ def _classes() -> dict[str, Any]:
     from carme_hub.auth.authenticator import CarmeAuthenticator
     from carme_hub.booking.settings import CarmeReservations
     from carme_hub.cli.standby.settings import CarmeStandby
+    from carme_hub.folders.settings import CarmeFolders
+    from carme_hub.images.settings import CarmeImages
     from carme_hub.slurm.settings import CarmeSlurm
     from carme_hub.spawners.apps.settings import CarmeApps
     from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
+    from carme_hub.spawners.staging.settings import CarmeStaging
 
     ours: list[Any] = [SlurmContainerSpawner, CarmeApps, CarmeAuthenticator, CarmeSlurm, CarmeQuotas, CarmeMirror]
     ours += [CarmeReservations, CarmeActivity, CarmeStatus, CarmeStore, CarmeStandby]
+    ours += [CarmeFolders, CarmeImages, CarmeStaging]
     with contextlib.suppress(ModuleNotFoundError):  # a site with Slurm need not have the extra `docker`
         from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 

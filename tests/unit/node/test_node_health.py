@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rig.forged_nvml import ForgedNVML
 
-from carme_hub.cli.nodes.check import FILES, _write
+from carme_hub.cli.nodes.check import FILES, write_programs
 from carme_hub.node import health_checks
 from carme_hub.sandbox.slurm.virtual_driver import LIBRARY
 
@@ -46,7 +46,7 @@ class NodeWithGpus:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.nvml = folder, ForgedNVML(folder)
-        self.programs = _write(folder / "opt")
+        self.programs = write_programs(folder / "opt", FILES)
         self.kernel_log, self.file = folder / "kmsg", folder / "node.json"
         self.kernel_log.write_text("")
         (folder / "scontrol").write_text(SCONTROL.format(python=sys.executable, file=str(self.file)))
