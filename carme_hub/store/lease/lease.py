@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, create_engine, delete, func, inspect, select, update
+from sqlalchemy import Connection, Delete, Engine, Update, create_engine, delete, func, inspect, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -147,13 +147,7 @@ class LeaseStore:
 
     def forget_secrets(self) -> bool:
         """Let the next holder have any secrets; return False while the lease is held."""
-        with _errors(), self._ours.begin() as connection:
-            create(connection)
-            found = self._row(connection, lock=True)
-            if found is not None and not found.free:
-                return False
-            connection.execute(update(lease).where(lease.c.name == self.name).values(secrets=""))
-        return True
+        return self._while_free(update(lease).values(secrets=""))
 
     def take_fences(self, ticket: Ticket) -> bool:
         """Have both databases take the writes of this tenure alone, after those of the former one have ended.
@@ -170,12 +164,8 @@ class LeaseStore:
 
     def remove(self) -> bool:
         """Forget lease and fences, for a site with one hub again; return False while the lease is held."""
-        with _errors(), self._ours.begin() as connection:
-            create(connection)
-            found = self._row(connection, lock=True)
-            if found is not None and not found.free:
-                return False
-            connection.execute(delete(lease).where(lease.c.name == self.name))
+        if not self._while_free(delete(lease)):
+            return False
         for engine in self._all:
             with _errors(), engine.begin() as connection:
                 create(connection)
@@ -183,6 +173,16 @@ class LeaseStore:
         return True
 
     # -- one database -------------------------------------------------------------------------------------------------
+
+    def _while_free(self, statement: Update | Delete) -> bool:
+        """Execute a statement on the lease of this name; return False where it is held, and nothing is done."""
+        with _errors(), self._ours.begin() as connection:
+            create(connection)
+            found = self._row(connection, lock=True)
+            if found is not None and not found.free:
+                return False
+            connection.execute(statement.where(lease.c.name == self.name))
+        return True
 
     def _change(self, ticket: Ticket, statement: object) -> bool:
         mine = (lease.c.name == self.name, lease.c.holder == ticket.holder, lease.c.token == ticket.token)

@@ -210,3 +210,13 @@ def test_ansible_lint_finds_nothing() -> None:
     done = ansible("ansible-lint", "--offline", "--nocolor", "--profile=production", cwd=FOLDER)
     assert done is not None
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_a_site_updates_apts_lists_itself_no_task_does() -> None:
+    """``cache_valid_time`` alone means an update to Ansible's module, whatever ``update_cache`` says."""
+    found = [task["ansible.builtin.apt"] for role in ROLES for task in tasks(role) if "ansible.builtin.apt" in task]
+    timed = [each for each in found if "cache_valid_time" in each]
+    assert timed
+    for each in timed:
+        switch = each["update_cache"].strip("{} ")
+        assert each["cache_valid_time"].endswith(f" if {switch} else omit }}}}")

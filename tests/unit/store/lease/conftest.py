@@ -1,6 +1,6 @@
 """The lease is in PostgreSQL alone."""
 
-from leased_databases import databases
+from leased_databases import databases, host
 from rig.databases import one_postgres
 
-__all__ = ["databases", "one_postgres"]
+__all__ = ["databases", "host", "one_postgres"]

@@ -52,3 +52,11 @@ def ticket(host: LeaseStore, name: str) -> Ticket:
     assert lease.holder == name
     assert host.take_fences(lease.ticket)
     return lease.ticket
+
+
+@pytest.fixture
+def host(databases: Databases) -> Iterator[LeaseStore]:
+    """One host's look at the lease."""
+    host = databases.host()
+    yield host
+    host.close()

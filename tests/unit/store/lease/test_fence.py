@@ -25,13 +25,6 @@ WRITE = text("INSERT INTO note (cluster, name, at, actor, value) VALUES ('lab', 
 
 
 @pytest.fixture
-def host(databases: Databases) -> Iterator[LeaseStore]:
-    host = databases.host()
-    yield host
-    host.close()
-
-
-@pytest.fixture
 def opened(databases: Databases, host: LeaseStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Engine, Ticket]]:
     """Our database as the active hub opens it."""
     mine = ticket(host, "one")

@@ -24,13 +24,6 @@ class OurSpawner:
 
 
 @pytest.fixture
-def host(databases: Databases) -> Iterator[LeaseStore]:
-    host = databases.host()
-    yield host
-    host.close()
-
-
-@pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The hubs whose database JupyterHub has opened."""
     found: list[Any] = []
