@@ -25,7 +25,7 @@ demo-down: setup  ## end the demo and everything it started
 	@$(BIN)/carme-hub sandbox down
 
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
-	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest tests/browser -q -n $(if $(CARME_NIGHTLY),2,1) --dist loadfile
 
 test: setup  ## everything that a release needs; a quarter of an hour on two cores
 	@# Several at a time: most of a story is waiting; the longest first. The output of each comes when it is done.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,7 @@ def _alembic() -> Config:
     return config
 
 
+@cache
 def head_revision() -> str:
     """Return the schema that this release needs."""
     return ScriptDirectory.from_config(_alembic()).get_current_head() or ""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rig.hub import Hub, wait_for
+from rig.nightly import NIGHTLY
 from rig.training import Lab
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -28,8 +29,6 @@ ROWS = [
 ]
 #: The last step and the number of steps that one rank reports by its library's callback, and the name of a scalar.
 REPORTS = {"lightning_ddp.py": (64, 64, "Result: loss")}
-#: Those of every `make test`; the others take minutes.
-USUAL = [("Lightning", 4, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +72,7 @@ def train(lab: Lab, ranks: int, nodes: int, *argv: str, gpus: int = 1, timeout: 
 @pytest.mark.parametrize(
     ("script", "arguments", "says", "ranks", "nodes"),
     [
-        pytest.param(
-            *row,
-            *place,
-            id=f"{name}-{place[0]}-{place[1]}",
-            marks=[] if (name, *place) in USUAL else pytest.mark.nightly,
-        )
+        pytest.param(*row, *place, id=f"{name}-{place[0]}-{place[1]}", marks=pytest.mark.nightly)
         for name, *row in ROWS
         for place in PLACES
     ],
@@ -107,7 +101,7 @@ def test_deepspeed_trains_in_all_ranks(lab: Lab, ranks: int, nodes: int) -> None
     assert f"world {ranks} steps {64 // 4 // ranks} same weights" in out, out
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2)])  # its data are for two at most
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2)] if NIGHTLY else [(2, 2)])  # its data are for two at most
 def test_the_test_script_of_accelerate_passes(lab: Lab, ranks: int, nodes: int) -> None:
     # As `accelerate launch --cpu` sets it: without it each rank trains alone on a machine without GPUs.
     words = ("--env", "ACCELERATE_USE_CPU=true", "-m", "accelerate.test_utils.scripts.test_script")

@@ -41,7 +41,16 @@ LEFT = {
         "only_reads_is_killed",
         "a_hub_that_ended_by_itself",
         "waits_for_a_hub_that_has_none",
+        "with_other_secrets_ends",
     ),
+    # tests/faults and tests/cluster/sessions run many at once.
+    "unit/training/test_run_here.py": ("twenty_runs_at_once",),
+    # Each on a database of its own with a long ledger; on SQLite in `make test`.
+    "unit/store/ledger/test_ledger_reads_little.py": ("[postgresql",),
+    "unit/booking/test_book.py": ("two_hundred_at_once_with_money_for_few[postgresql",),
+    # One of each kind of database, one new and one old.
+    "unit/store/test_upgrade.py": ("together[postgresql-carme0016", "together[sqlite-]"),
+    "unit/spawners/handlers/test_pages.py": ("either_order[carme_hub",),
     # Each a whole backup or restore, in processes of their own; one of each kind runs.
     "unit/cli/backup/test_backup_command.py": ("postgresql_is_dumped", "same_second", "of_another_site"),
     "unit/cli/backup/test_restore_command.py": (
@@ -55,13 +64,8 @@ LEFT = {
     "unit/cli/backup/test_restore_doubts.py": ("",),
     # Each reads what all of the repository imports.
     "unit/project/test_changed.py": ("[spawners/", "[share/", "[docs/", "[tests/"),
-    # A log-in by LDAP runs, which needs most; other tests submit by slurmrestd and book classes.
-    "cluster/examples/test_login_examples.py": (
-        "of_the_provider_get_in",
-        "gets_no_password",
-        "members_of_the_team",
-        "a_used_code_are_refused",
-    ),
+    # What a change of an example alone can break; unit tests read each of them.
+    "cluster/examples/test_login_examples.py": ("",),
     "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
@@ -69,6 +73,12 @@ LEFT = {
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
     "browser/test_code_server.py": ("",),
+    # The cells, ranks and curves are those of test_cell_run.py, test_elastic_live.py and test_run_real.py.
+    "browser/test_training_story.py": ("",),
+    # test_batch_jobs.py and unit tests of the pages have what is said of runs; test_session_use_page.py opens a lab.
+    "browser/test_runs_without_session.py": ("",),
+    "browser/test_messages_in_lab.py": ("",),
+    "browser/test_batch_jobs_page.py": ("where_a_batch_job_runs",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
     "cluster/slurm/test_slurm_client.py": (
@@ -91,6 +101,7 @@ LEFT = {
     "cluster/sandbox/test_sandbox_lifecycle.py": ("",),
     # `make other-slurm` runs these on Slurm 24.11.
     "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
+    "cluster/sessions/test_sessions_run.py": () if OTHER_SLURM else ("",),
     "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),
     # The tables of causes and of names are held by unit tests; some rows of each are provoked.
     "cluster/sessions/test_start_failures.py": (
@@ -113,7 +124,7 @@ LEFT = {
         "batchspawner_site_switches",
     ),
     "cluster/sessions/test_shared_queries.py": ("",),
-    "cluster/sessions/test_sessions_taken_ports.py": ("[slurm is silent",),
+    "cluster/sessions/test_sessions_taken_ports.py": ("gets_no_byte_of_its_visitors",),  # test_proxy_verifies.py
     "cluster/sessions/test_node_without_user.py": ("",),
     "cluster/calendar/test_calendar_on_slurm.py": (
         *("deleted_by_hand", "controller_that_is_down", "service_killed"),
@@ -135,7 +146,8 @@ LEFT = {
     # One framework of each kind, and one template of each.
     "cluster/training/test_templates_run.py": (
         *(f"alone[{name}" for name in _TEMPLATES if name != "ddp"),
-        *(f"four_ranks[{name}" for name in _TEMPLATES if name != "horovod-pytorch"),
+        *(f"four_ranks[{name}" for name in _TEMPLATES),
+        "has_our_kernels",
         "gradients_of_one_with_four_times",
         "each_sample_once",
         "any_number_of_ranks",
@@ -146,6 +158,7 @@ LEFT = {
     "cluster/training/test_tutorial_run.py": ("",),
     "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
+    "cluster/training/test_batch_jobs_outside.py": ("trains_on_the_cluster[login-node",),
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone", "an_image_without_mpi"),
     "cluster/training/test_horovod_services.py": ("",),
     "cluster/training/test_run_real.py": (
@@ -163,7 +176,7 @@ LEFT = {
         "next_session_has_none",
     ),
     # Each promise of RELIABILITY.md once.
-    "faults/test_crash_points.py": ("[1]", "[2]"),
+    "faults/test_crash_points.py": ("[1]", "[2]"),  # and in [0] four of nine points
     "faults/test_forgotten_jobs.py": ("[its server has proved", "[its job waits", "lost_before_the_hub_received"),
     "faults/test_hub_restarts.py": ("[REJECT",),
     "faults/test_jobs_end.py": ("scancel_of_a_waiting", "reached_time_limit"),
@@ -178,6 +191,7 @@ LEFT = {
     "browser/test_mlflow.py": ("",),
     "browser/test_optuna.py": ("",),
     "browser/test_profile_page.py": ("",),
+    "browser/test_missing_folder.py": ("",),  # test_start_failures.py creates one, too
 }
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from rig.prepared_sqlite import _prepared_sqlite
 from traitlets.config import Application
+
+__all__ = ["_prepared_sqlite"]
 
 
 @pytest.fixture(autouse=True, scope="module")
