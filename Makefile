@@ -45,7 +45,7 @@ cluster: setup  ## the stories on a real Slurm
 	@$(BIN)/python -m pytest tests/cluster tests/foreign -q -n 3 --dist loadfile --no-loadscope-reorder
 
 faults: setup  ## the promises of RELIABILITY.md, with faults injected
-	@$(BIN)/python -m pytest tests/faults -q -n 3 --dist worksteal
+	@$(BIN)/python -m pytest tests/faults -q -n $(if $(CARME_NIGHTLY),3,2) --dist worksteal
 
 browser: demo-check
 

@@ -92,8 +92,8 @@ LEFT = {
     "cluster/sessions/test_advice_of_sessions.py": ("",),
     "cluster/training/test_usage_of_companions.py": ("",),
     "cluster/sessions/test_session_command.py": ("invalid_choice",),
-    # One outage of each kind.
-    "cluster/containers/test_docker.py": ("frozen_or_crashed_engine", "orphaned", "dies_before"),
+    # What a change of spawners/docker alone can break; unit tests have an engine that is forged.
+    "cluster/containers/test_docker.py": ("",),
     # The faults kill slurmctld and slurmdbd below a hub.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge", "[killed"),
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
