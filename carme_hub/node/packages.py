@@ -1,4 +1,4 @@
-# ruff: noqa: PTH100, PTH103, PTH117, PTH119, PTH120, PTH208
+# ruff: noqa: PTH100, PTH103, PTH112, PTH117, PTH119, PTH120, PTH208
 """carme_packages: packages that people install in a session come before the image's, and reach the ranks of its runs.
 
 An image has this file in its Python's site-packages, and beside it carme-packages.pth, a line that imports it at each

@@ -1,4 +1,4 @@
-"""``carme-hub image build``: build the default image."""
+"""``carme-hub image build``: build an image of one's own in a job, or the default image on this machine."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from carme_hub.sandbox.images.build import (
     build_training_image,
     image_cache,
     mark_kept,
+)
+from carme_hub.training import command
+
+#: Options by which it is an image of one's own.
+OWN_OPTIONS = frozenset(
+    {"--installed", "--name", "--description", "--minutes", "--detach", "--option", "--hub", "--token-file", "--ca"}
 )
 
 
@@ -39,10 +45,14 @@ class _ImageTask(Application):
 
 
 class BuildApp(_ImageTask):
-    """Build the default image."""
+    """Build an image."""
 
     name = "carme-hub image build"
-    description = "Build an image (Python 3, JupyterLab, TensorBoard; or more) from PyPI, or print one built before."
+    description = """Build an image of your own in a job: `carme-hub image build PATH`, with a requirements.txt, an
+    environment.yml or a folder with one, or in a session `carme-hub image build --installed`. [Its
+    options](../howto/build-an-image.md). Without either, as an administrator: build the site's default image (Python 3,
+    JupyterLab, TensorBoard; or more) from PyPI on this machine, or print one built before."""
+    examples = "carme-hub image build requirements.txt --name=climate"
 
     full = Bool(
         False,
@@ -57,6 +67,24 @@ class BuildApp(_ImageTask):
         "full": ({"BuildApp": {"full": True}}, "include a whole system, for any runtime"),
         "training": ({"BuildApp": {"training": True}}, "include torch and Horovod"),
     }
+
+    #: Of an image of one's own; its options are parsed by the command that sessions have.
+    own: tuple[str, ...] = ()
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Read the command line; keep that of an image of one's own as it is."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        given = {word.partition("=")[0] for word in words}
+        if words and (not words[0].startswith("-") or given & OWN_OPTIONS):
+            self.own = tuple(words)
+        else:
+            super().initialize(argv)
+
+    def start(self) -> None:
+        """Build it."""
+        if self.own:
+            self.exit(command.main(["image", "build", *self.own]))
+        super().start()
 
     def make(self) -> Path:
         """Build it."""

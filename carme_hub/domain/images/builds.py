@@ -79,8 +79,9 @@ class Build:
     Attributes:
         id: of its batch job, and name of its folder. base: name of the image below it; base_digest: what that is.
         kind: requirements, packages (of a session) or environment. text: the packages, as pip takes them.
-        problem: why it failed or was removed. used: when a session last had it. told: when its user was told that it
-        will be removed. published: name of the store's image that was made of it.
+        days: without use after which it is removed. problem: why it failed or was removed. used: when a session last
+            had it. told: when its user was told that it will be removed.
+        published: name of the store's image that was made of it.
     """
 
     id: str
@@ -96,6 +97,7 @@ class Build:
     ended: float = 0.0
     used: float = 0.0
     told: float = 0.0
+    days: float = 90.0
     problem: str = ""
     wanted: Wanted | None = None
     published: str = ""
@@ -208,21 +210,21 @@ def check_room(mine: Iterable[Build], limits: Limits) -> None:
         )
 
 
-def removed_at(build: Build, limits: Limits) -> float:
+def removed_at(build: Build) -> float:
     """Return when a build is removed unless it is used before."""
     told = build.told if build.told > build.last else 0.0
-    return max(build.last + limits.days * _DAY, told + TOLD_BEFORE * _DAY if told else 0.0)
+    return max(build.last + build.days * _DAY, told + TOLD_BEFORE * _DAY if told else 0.0)
 
 
-def is_to_be_told(build: Build, limits: Limits, now: float) -> bool:
+def is_to_be_told(build: Build, now: float) -> bool:
     """Return whether its user is to be told that it will be removed."""
-    soon = build.last + max(0.0, limits.days - TOLD_BEFORE) * _DAY
+    soon = build.last + max(0.0, build.days - TOLD_BEFORE) * _DAY
     return build.state is BuildState.READY and now >= soon and build.told <= build.last
 
 
-def is_over(build: Build, limits: Limits, now: float) -> bool:
+def is_over(build: Build, now: float) -> bool:
     """Return whether a build is removed now: nobody used it for long, and its user was told of it in time."""
-    return build.state is BuildState.READY and build.told > build.last and now >= removed_at(build, limits)
+    return build.state is BuildState.READY and build.told > build.last and now >= removed_at(build)
 
 
 def own(builds: Iterable[Build], user: str) -> list[Build]:

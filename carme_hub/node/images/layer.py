@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# ruff: noqa: PTH103, PTH107, PTH108, PTH110, PTH112, PTH113, PTH114, PTH117, PTH118, PTH120, PTH122, PTH123, PTH202
+# ruff: noqa: PTH102, PTH103, PTH105, PTH112, PTH114, PTH118, PTH119, PTH123
 """Builds an image of a user: packages of Python in a folder, on top of the image in whose container this runs.
 
 The batch script of the build runs it as ``python3 carme-build FOLDER`` with the base image's Python and the session
@@ -19,7 +19,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any
 
 #: Exit codes; those below 64 are of pip.
 TOO_LARGE, NOT_FOUND, NO_PIP, BAD_DATA = 65, 66, 67, 68
@@ -41,7 +41,8 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 LOOK_INSIDE = """import importlib.metadata, json, sys
 place = sys.argv[1]
 found = {each.name: each.version for each in importlib.metadata.distributions(path=[place]) if each.name}
-print(json.dumps({"packages": dict(sorted(found.items())), "found": place in sys.path, "python": sys.version.split()[0]}))
+about = {"found": place in sys.path, "python": sys.version.split()[0]}
+print(json.dumps({"packages": dict(sorted(found.items())), **about}))
 """
 
 
@@ -55,7 +56,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def size_of(folder: str) -> "Tuple[int, int]":
+def size_of(folder: str) -> "tuple[int, int]":
     """Return the bytes and the number of files in a folder, without following links."""
     size = files = 0
     for where, _, names in os.walk(folder):
@@ -95,13 +96,13 @@ class Bound:
         self._thread.join()
 
 
-def python_environ(layer: str) -> "Dict[str, str]":
+def python_environ(layer: str) -> "dict[str, str]":
     """Return the environment of a session with this layer, as ``containers.build.layer`` has it."""
     environ = {name: value for name, value in os.environ.items() if name != "CARME_PACKAGES"}
     return {**environ, "CARME_LAYER": layer, "PYTHONUSERBASE": layer}
 
 
-def install(folder: str, layer: str, build: "Dict[str, Any]") -> None:
+def install(folder: str, layer: str, build: "dict[str, Any]") -> None:
     """Install the packages into the layer."""
     text = os.path.join(layer, "requirements.txt")
     with open(text, "w", encoding="utf-8") as file:
@@ -122,7 +123,7 @@ def install(folder: str, layer: str, build: "Dict[str, Any]") -> None:
     say(f"installed: {mib(size)} in {files} files")
 
 
-def look_inside(layer: str) -> "Dict[str, Any]":
+def look_inside(layer: str) -> "dict[str, Any]":
     """Return what is in the layer, as a new Python of the base sees it.
 
     Raises:
@@ -134,7 +135,9 @@ def look_inside(layer: str) -> "Dict[str, Any]":
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        raise CannotBuild(NOT_FOUND, f"the base's Python does not start with the packages: {done.stderr[-500:]}") from None
+        raise CannotBuild(
+            NOT_FOUND, f"the base's Python does not start with the packages: {done.stderr[-500:]}"
+        ) from None
     if not found["found"]:
         raise CannotBuild(
             NOT_FOUND,
@@ -153,11 +156,13 @@ def put_finder(folder: str, layer: str) -> None:
         file.write("import carme_packages\n")
 
 
-def describe(layer: str, build: "Dict[str, Any]", found: "Dict[str, Any]") -> None:
+def describe(layer: str, build: "dict[str, Any]", found: "dict[str, Any]") -> None:
     """Write what the image is: for its user, and for who publishes it."""
     size, files = size_of(layer)
     about = {name: build[name] for name in ("id", "name", "base", "base_digest", "kind", "text")}
-    about.update(packages=found["packages"], python=found["python"], size_bytes=size, files=files, when=int(time.time()))
+    about.update(
+        packages=found["packages"], python=found["python"], size_bytes=size, files=files, when=int(time.time())
+    )
     path = os.path.join(layer, "image.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(about, file, indent=1)
@@ -166,7 +171,7 @@ def describe(layer: str, build: "Dict[str, Any]", found: "Dict[str, Any]") -> No
         os.fsync(file.fileno())
 
 
-def remove_old(images: str, ids: "List[str]") -> None:
+def remove_old(images: str, ids: "list[str]") -> None:
     """Remove images that the hub does not know any more."""
     for each in ids:
         if os.path.basename(each) == each and len(each) == 36:
@@ -176,7 +181,7 @@ def remove_old(images: str, ids: "List[str]") -> None:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def make(folder: str, build: "Dict[str, Any]", home: str) -> str:
+def make(folder: str, build: "dict[str, Any]", home: str) -> str:
     """Build the image, and return its folder.
 
     Raises:
@@ -205,7 +210,7 @@ def make(folder: str, build: "Dict[str, Any]", home: str) -> str:
     return done
 
 
-def main(arguments: "List[str]") -> int:
+def main(arguments: "list[str]") -> int:
     """Build the image that ``build.json`` of the session folder describes."""
     os.umask(0o077)
     try:

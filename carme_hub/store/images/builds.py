@@ -30,7 +30,7 @@ class BuildStore:
     """The builds of one cluster. Every method raises ``StoreError`` if the database fails."""
 
     def __init__(self, engine: Engine, cluster: str) -> None:
-        self._engine, self._cluster = engine, cluster
+        self._engine, self.cluster = engine, cluster
 
     def add(self, build: Build) -> None:
         """Store a new build; the same one again changes nothing.
@@ -39,8 +39,8 @@ class BuildStore:
             CannotBuild: another image has its name.
         """
         taken = CannotBuild(f"Another image is called {build.name}. Choose another name.")
-        one = (images.c.cluster == self._cluster, images.c.name == build.name, images.c.gone == 0.0)
-        row = {"cluster": self._cluster, **_row(build)}
+        one = (images.c.cluster == self.cluster, images.c.name == build.name, images.c.gone == 0.0)
+        row = {"cluster": self.cluster, **_row(build)}
         with store_errors("The build is not stored"), self._engine.begin() as connection:
             if connection.execute(select(table.c.id).where(table.c.id == build.id)).first() is not None:
                 return
@@ -62,7 +62,7 @@ class BuildStore:
         if "wanted" in values and values["wanted"] is not None:
             values["wanted"] = _wanted_row(values["wanted"])
         of_state = table.c.state == state.value if state else table.c.state != BuildState.REMOVED.value
-        where = (table.c.cluster == self._cluster, table.c.id == id, of_state)
+        where = (table.c.cluster == self.cluster, table.c.id == id, of_state)
         with store_errors("The build is not changed"), self._engine.begin() as connection:
             return bool(connection.execute(update(table).where(*where).values(**values)).rowcount)
 
@@ -103,7 +103,7 @@ class BuildStore:
     def _rows(self, *where: Any) -> list[Any]:
         of_job = [sessions.c.state.label("job_state"), sessions.c.ended.label("job_ended"), sessions.c.end_reason]
         joined = table.outerjoin(sessions, sessions.c.id == table.c.id)
-        query = select(*_COLUMNS, *of_job).select_from(joined).where(table.c.cluster == self._cluster, *where)
+        query = select(*_COLUMNS, *of_job).select_from(joined).where(table.c.cluster == self.cluster, *where)
         options = {READ_ONLY: True}
         with (
             store_errors("Images of users cannot be read"),

@@ -101,6 +101,7 @@ image_build = Table(
     Column("ended", Float, nullable=False, default=0.0),
     Column("used", Float, nullable=False, default=0.0),
     Column("told", Float, nullable=False, default=0.0),
+    Column("days", Float, nullable=False),
     Column("problem", Text, nullable=False, default=""),
     Column("wanted", JSON(none_as_null=True)),
     Column("published", String(64), nullable=False, default=""),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -168,13 +169,17 @@ def _print_log(hub: Hub, id: str, at: int) -> int:
 
 
 def _mine(arguments: argparse.Namespace) -> int:
-    found = _hub(arguments).ask("GET", "").get("image_builds", [])
+    said = _hub(arguments).ask("GET", "")
+    found = said.get("image_builds", [])
+    _remove_files(said.get("removed", []))
     if not found:
         say("You have built no images. `carme-hub image build requirements.txt` builds one.")
     for each in found:
         until = f", removed on {time.strftime('%Y-%m-%d', time.gmtime(each['until']))} unless it is used"
         ready = each["state"] == READY
-        text = f"{each['name']}  {each['state']}  on top of {each['base']}{until if ready and each.get('until') else ''}"
+        text = (
+            f"{each['name']}  {each['state']}  on top of {each['base']}{until if ready and each.get('until') else ''}"
+        )
         print_text(text + (f": {each['problem']}" if each["problem"] else "") + "\n")
     return 0
 
@@ -186,5 +191,14 @@ def _discard(arguments: argparse.Namespace) -> int:
         raise Refused(f"You have no image {arguments.name}. `carme-hub image mine` lists them.")
     for each in found:
         hub.ask("DELETE", f"/{uuid.UUID(str(each['id']))}")
-    say(f"{arguments.name} is removed. Its files go with your next build or session.")
+    _remove_files([str(each["id"]) for each in found])
+    say(f"{arguments.name} is removed.")
     return 0
+
+
+def _remove_files(ids: Sequence[str]) -> None:
+    """Remove what is left in this home of images that the hub has removed; the next build does it otherwise."""
+    for each in ids:
+        folder = Path.home() / ".carme/images" / str(uuid.UUID(each))
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)

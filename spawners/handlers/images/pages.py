@@ -62,7 +62,7 @@ class BuildPage(BaseHandler):
             raise web.HTTPError(503, _SILENT) from error
 
     def _shown(self, hub: HubContext, build: Build) -> dict[str, Any]:
-        said = as_json(hub, build, limits_of(hub, self.current_user))
+        said = as_json(hub, build)
         until = datetime.fromtimestamp(int(str(said["until"])), UTC)
         said |= {"state_words": _STATES.get(build.state, build.state.value), "live": build.state is BuildState.BUILDING}
         said |= {"ready": build.state is BuildState.READY, "until_day": day(until) if said["until"] else ""}

@@ -24,9 +24,9 @@ from carme_hub.spawners.hub.images.builds import (
     as_json,
     build_of,
     builds_of,
-    limits_of,
     open_build,
     remove_build,
+    removed_of,
 )
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import NEW, NoOutput, Outputs, Place
@@ -54,7 +54,9 @@ def asked_of(body: dict[str, Any]) -> Asked:
 def _body(raw: bytes) -> dict[str, Any]:
     body = small_json(raw, _LARGEST_BODY)
     if not isinstance(body, dict):
-        raise web.HTTPError(400, 'Send a JSON object, such as {"name": "tools", "kind": "requirements", "text": "rich"}.')
+        raise web.HTTPError(
+            400, 'Send a JSON object, such as {"name": "tools", "kind": "requirements", "text": "rich"}.'
+        )
     return body
 
 
@@ -74,7 +76,6 @@ class BuildsHandler(UserHandler):
         await self._found(started_hub(), user_name, "open")
 
     async def _answer(self, hub: HubContext, user: Any, *more: str) -> None:
-        limits = limits_of(hub, user)
         if more == ("open",):
             body = _body(self.request.body)
             options = body.pop("options", {})
@@ -82,10 +83,12 @@ class BuildsHandler(UserHandler):
             origin = await origin_of(hub, user.spawner, options)
             build, warnings = await open_build(hub, user.spawner, origin, asked, idempotency_key(self))
             self.set_status(201)
-            self.finish(json.dumps({**as_json(hub, build, limits), "warnings": list(warnings)}))
+            self.finish(json.dumps({**as_json(hub, build), "warnings": list(warnings)}))
             return
         found = await builds_of(hub, user.name)
-        self.finish(json.dumps({"image_builds": [as_json(hub, each, limits) for each in found]}))
+        gone = await removed_of(hub, user.name)
+        said = [as_json(hub, each) for each in found]
+        self.finish(json.dumps({"image_builds": said, "removed": gone}))
 
 
 class SessionBuildsHandler(SessionHandler):
@@ -101,7 +104,7 @@ class SessionBuildsHandler(SessionHandler):
         asked = asked_of(_body(self.request.body))
         build, warnings = await open_build(hub, spawner, session, asked, idempotency_key(self))
         self.set_status(201)
-        said = as_json(hub, build, limits_of(hub, spawner.user))
+        said = as_json(hub, build)
         self.finish(json.dumps({**said, "warnings": list(warnings)}))
 
 
@@ -119,7 +122,7 @@ class BuildHandler(UserHandler):
     async def _answer(self, hub: HubContext, user: Any, *more: str) -> None:
         act = remove_build if more[1:] else build_of
         found = await act(hub, user.name, more[0])
-        self.finish(json.dumps(as_json(hub, found, limits_of(hub, user))))
+        self.finish(json.dumps(as_json(hub, found)))
 
 
 def log_of(user: Any, id: str) -> Place:
@@ -151,7 +154,9 @@ async def answer_log(handler: Any, hub: HubContext, user: Any, id: str) -> None:
     except NoOutput as error:
         if not (live and error.reason == "missing"):
             raise
-        handler.finish(json.dumps({"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False, "live": True}))
+        handler.finish(
+            json.dumps({"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False, "live": True})
+        )
         return
     except SlurmError as error:
         raise web.HTTPError(503, "The log is not read now. Try it again in a minute.") from error

@@ -101,6 +101,12 @@ async def builds_of(hub: HubContext, user: str) -> list[Build]:
     return own(await in_store_thread(images.builds.builds, time.time(), user), user)
 
 
+async def removed_of(hub: HubContext, user: str) -> list[str]:
+    """Return the ids of a user's builds whose files are to be removed."""
+    now = time.time()
+    return (await in_store_thread(catalogue(hub).builds.removed, user, now - REMOVED_KEPT, now))[-MOST_REMOVED:]
+
+
 async def build_of(hub: HubContext, user: str, id: str) -> Build:
     """Return one build of a user.
 
@@ -136,10 +142,12 @@ async def open_build(
             return known, ()
         check_room(await in_store_thread(images.builds.builds, now, user), limits)
         build, origin = await _on_base(hub, spawner, origin, Build(id, user, asked.name, ""))
-        build = replace(build, kind=asked.kind, text=asked.text, description=asked.description, created=now)
+        build = replace(
+            build, kind=asked.kind, text=asked.text, description=asked.description, created=now, days=limits.days
+        )
         wanted = await _wanted(spawner, origin, asked, limits)
-        gone = await in_store_thread(images.builds.removed, user, now - REMOVED_KEPT, now)
-        work = BuildWork(build, int(limits.gib * _GIB), images.settings.build_environ, gone[-MOST_REMOVED:])
+        gone = await removed_of(hub, user)
+        work = BuildWork(build, int(limits.gib * _GIB), images.settings.build_environ, gone)
         await in_store_thread(images.builds.add, build)
         try:
             _, warnings = await open_companion(hub, spawner, origin, wanted, key, work)
@@ -207,7 +215,7 @@ async def remove_build(hub: HubContext, user: str, id: str) -> Build:
     return replace(build, state=BuildState.REMOVED)
 
 
-def as_json(hub: HubContext, build: Build, limits: Limits) -> dict[str, object]:
+def as_json(hub: HubContext, build: Build) -> dict[str, object]:
     """Return a build for programs; times are UTC epoch seconds, 0 = not yet."""
     session = hub.registry.current(build.id)
     ready = build.state is BuildState.READY
@@ -224,7 +232,7 @@ def as_json(hub: HubContext, build: Build, limits: Limits) -> dict[str, object]:
         "created": int(build.created),
         "ended": int(build.ended),
         "used": int(build.used),
-        "until": int(removed_at(build, limits)) if ready else 0,
+        "until": int(removed_at(build)) if ready else 0,
         "job": session.job_id if session is not None else 0,
         "published": build.published,
     }

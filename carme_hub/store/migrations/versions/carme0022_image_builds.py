@@ -31,6 +31,7 @@ def upgrade() -> None:
         sa.Column("ended", sa.Float, nullable=False),
         sa.Column("used", sa.Float, nullable=False),
         sa.Column("told", sa.Float, nullable=False),
+        sa.Column("days", sa.Float, nullable=False),
         sa.Column("problem", sa.Text, nullable=False),
         sa.Column("wanted", sa.JSON),
         sa.Column("published", sa.String(64), nullable=False),
