@@ -51,17 +51,17 @@ class BuildStore:
             except IntegrityError as error:
                 raise taken from error
 
-    def change(self, id: str, state: BuildState | None = None, **values: Any) -> bool:
+    def change(self, id: str, only: BuildState | None = None, **values: Any) -> bool:
         """Change a build; return whether it was there, and in this state.
 
         Args:
-            state: in which it must be; None = any but removed. values: of its columns.
+            only: the state in which it must be; None = any but removed. values: of its columns.
         """
         if isinstance(values.get("state"), BuildState):
             values["state"] = values["state"].value
         if "wanted" in values and values["wanted"] is not None:
             values["wanted"] = _wanted_row(values["wanted"])
-        of_state = table.c.state == state.value if state else table.c.state != BuildState.REMOVED.value
+        of_state = table.c.state == only.value if only else table.c.state != BuildState.REMOVED.value
         where = (table.c.cluster == self.cluster, table.c.id == id, of_state)
         with store_errors("The build is not changed"), self._engine.begin() as connection:
             return bool(connection.execute(update(table).where(*where).values(**values)).rowcount)
@@ -82,9 +82,9 @@ class BuildStore:
 
     def removed(self, user: str, since: float, now: float) -> list[str]:
         """Return the ids of a user's builds that were removed or failed since, and whose files may be there."""
-        gone = (BuildState.REMOVED.value, BuildState.FAILED.value)
-        found = self._read(now, table.c.user == user, table.c.state.in_(gone), table.c.ended >= since)
-        return [each.id for each in found]
+        gone = (BuildState.REMOVED, BuildState.FAILED)
+        found = self._read(now, table.c.user == user, table.c.state != BuildState.READY.value)
+        return [each.id for each in found if each.state in gone and each.ended >= since]
 
     def settle(self, now: float) -> list[Build]:
         """Write down how builds have ended; return those that have."""

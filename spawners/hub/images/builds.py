@@ -140,6 +140,7 @@ async def open_build(
         known = await in_store_thread(images.builds.build, id, now)
         if known is not None:
             return known, ()
+        await in_store_thread(images.builds.settle, now)  # the name of one that has failed is free
         check_room(await in_store_thread(images.builds.builds, now, user), limits)
         build, origin = await _on_base(hub, spawner, origin, Build(id, user, asked.name, ""))
         build = replace(

@@ -88,7 +88,9 @@ def test_a_base_whose_python_looks_nowhere_else_is_refused(base: Environment, tm
     site = bare / "lib" / MINOR / "site-packages"
     site.mkdir(parents=True)
     (bare / "bin/python").symlink_to(os.path.realpath(sys.executable))
-    (bare / "pyvenv.cfg").write_text((base.folder / "venv/pyvenv.cfg").read_text())
+    (bare / "pyvenv.cfg").write_text(
+        f"{(base.folder / 'venv/pyvenv.cfg').read_text()}include-system-site-packages = false\n"
+    )
     (site / "pip").symlink_to((base.site / "pip").resolve())
     other = Environment.__new__(Environment)
     other.python, other.wheels = bare / "bin/python", base.wheels

@@ -54,7 +54,7 @@ async def test_a_user_offers_their_own_to_a_group_and_nobody_else_sees_it(site: 
         200,
         "group",
         "course",
-        "user:alice",
+        "alice",
     )
     [kept] = site.service.builds.builds(site.now)
     assert kept.wanted is not None
@@ -71,7 +71,7 @@ async def test_everybody_is_offered_it_only_where_an_administrator_allows_that(s
     assert (await answer(site, "alice", "PUT", f"{path}/decision", {"allow": True}))[0] == 403
     assert (await answer(site, "root", "PUT", f"{path}/decision", {"allow": False}))[0] == 409, "it needs a reason"
     code, said = await answer(site, "root", "PUT", f"{path}/decision", {"allow": False, "reason": "Use torch-2027"})
-    assert (code, said["wanted"]["problem"]) == (200, "user:root refuses it: Use torch-2027")
+    assert (code, said["wanted"]["problem"]) == (200, "root refuses it: Use torch-2027")
     assert "Use torch-2027" in await site.visitor("alice").text("own")
     assert (await answer(site, "root", "PUT", f"{path}/decision", {"allow": True}))[0] == 200
     [kept] = site.service.builds.builds(site.now)
@@ -99,7 +99,10 @@ async def test_the_page_works_without_javascript(site: Site) -> None:
     assert "as soon as it is unpacked and scanned" in await alice.text("own")
     assert (await alice.post(f"own/{tools.id}/offer", act="back")).code == 303
     assert "Ask that everybody is offered tools" in await alice.text("own")
-    assert (await site.visitor("bob").post(f"own/{tools.id}/offer", act="back")).code == 404
+    bob = site.visitor("bob")
+    assert "You have built no images" in await bob.text("own")
+    refused = await bob.post(f"own/{tools.id}/offer", act="back")
+    assert "There is no such image of yours" in refused.body.decode()
 
 
 async def test_what_nobody_uses_is_told_then_removed_and_what_is_used_stays(site: Site) -> None:
@@ -111,7 +114,7 @@ async def test_what_nobody_uses_is_told_then_removed_and_what_is_used_stays(site
     await terms.keep()
     [said] = site.hub.messages
     assert (said["to"], said["name"]) == ("user", "alice")
-    assert "tools is removed on" in said["text"]
+    assert "your image tools for long. It is removed on" in said["text"]
     site.now += 13 * DAY
     await terms.keep()
     assert {each.name for each in service.builds.builds(site.now)} == {"tools", "used"}

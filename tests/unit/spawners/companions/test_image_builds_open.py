@@ -126,11 +126,14 @@ async def test_limits_names_and_refusals_leave_nothing(part: Any, session: Sessi
     await ended(part, first)
     second, _ = await open_build(part, spawner, session, replace(TOOLS, name="more"))
     await ended(part, second, "It was cancelled.")
+    second, _ = await open_build(part, spawner, session, replace(TOOLS, name="more"))
+    await ended(part, second, end_sentence("FAILED", (1, 0)))
     third, _ = await open_build(part, spawner, session, replace(TOOLS, name="third"))
     with pytest.raises(CannotBuild, match="You may have 2 images of your own"):
         await open_build(part, spawner, session, replace(TOOLS, name="fourth"))
     assert [each.state for each in await builds_of(part, "alice")] == [
         BuildState.BUILDING,
+        BuildState.FAILED,
         BuildState.FAILED,
         BuildState.READY,
     ]
