@@ -87,10 +87,14 @@ class OfferedImages:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.store = settings, images
-        self.builds = BuildStore(images.engine, images.cluster)
         self._nodes, self._log, self._clock, self._monotonic = nodes, log, clock, monotonic
         self._view, self._read_at = ImageView(), float("-inf")
         self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def builds(self) -> BuildStore:
+        """The images that users have built."""
+        return BuildStore(self.store.engine, self.store.cluster)
 
     async def view(self) -> ImageView:
         """Return what is known, of at most a few seconds ago while the database answers."""
