@@ -94,7 +94,7 @@ def render_batch_job(
     document["parent"] = parent
     for name in SERVER_FILES:
         document["files"].pop(name, None)
-    argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
+    argv: tuple[str, ...] = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
     if isinstance(work, BuildWork):
         document["files"] |= work.files()
         argv = work.argv(spec.session_folder)

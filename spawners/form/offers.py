@@ -137,9 +137,10 @@ class OfferSettings(LoggingConfigurable):
         """Return the site's images, the default image first."""
         found = []
         for entry in self.images:
-            unknown = set(entry) - {"name", "path", "format", "description", "base", "provides", "digest", "environ"}
+            known_keys = ("format", "base", "description", "provides", "digest", "environ", "layer")
+            unknown = set(entry) - {"name", "path", *known_keys}
             if unknown or not {"name", "path"} <= set(entry):
-                known = "format, base, description, provides, digest, environ"
+                known = ", ".join(known_keys)
                 raise ConfigError(f"images: {entry!r} needs name and path, and knows {known} besides")
             provides = tuple(entry.get("provides", ()))
             if not set(provides) <= set(BACKENDS):
@@ -150,6 +151,8 @@ class OfferSettings(LoggingConfigurable):
                 raise ConfigError(f"images: the base of {entry['name']!r} is own (a whole system) or host")
             if entry.get("format") != "ref" and not PurePosixPath(entry["path"]).is_absolute():
                 raise ConfigError(f"images: the path of {entry['name']!r} must be absolute")
+            if entry.get("layer") and not PurePosixPath(entry["layer"]).is_absolute():
+                raise ConfigError(f"images: the layer of {entry['name']!r} must be absolute")
             digest, environ = entry.get("digest", ""), tuple(dict(entry.get("environ", ())).items())
             if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
                 raise ConfigError(f"images: the digest of {entry['name']!r} is sha256: and 64 hexadecimal digits")

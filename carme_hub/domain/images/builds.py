@@ -1,8 +1,8 @@
 """Images that users build: what may be asked for, how many, how large, and for how long they stay. Pure.
 
 A user's image is a *layer* of Python packages on top of a base image, in the folder of that user, so nobody else can
-see it. A base with a digest is pinned to it. ``carme_hub.spawners.images`` opens builds, the ``images`` service keeps
-their terms, and ``carme-hub image publish`` makes an image of the site's store of one that is offered to others.
+see it. A base with a digest is pinned to it. ``spawners.companions.image_builds`` opens builds, the ``images`` service
+keeps their terms, and ``carme-hub image publish`` makes an image of the store of one that is offered to others.
 """
 
 from __future__ import annotations

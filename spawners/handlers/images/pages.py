@@ -18,10 +18,7 @@ from tornado import web
 from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.wording import day
 from carme_hub.errors import Refused, SlurmError, StoreError
-from carme_hub.spawners.companions.outside import origin_of
-from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.handlers.images.rest import answer_log, log_of
-from carme_hub.spawners.hub.images.builds import (
+from carme_hub.spawners.companions.image_builds import (
     Asked,
     as_json,
     build_of,
@@ -31,6 +28,9 @@ from carme_hub.spawners.hub.images.builds import (
     open_build,
     remove_build,
 )
+from carme_hub.spawners.companions.outside import origin_of
+from carme_hub.spawners.form.durations import clock
+from carme_hub.spawners.handlers.images.rest import answer_log, log_of
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import TAIL, NoOutput, Outputs
 

@@ -15,11 +15,7 @@ from tornado import web
 
 from carme_hub.domain.images.builds import BuildState
 from carme_hub.errors import SlurmError
-from carme_hub.spawners.companions.outside import origin_of
-from carme_hub.spawners.handlers.batch_jobs import UserHandler
-from carme_hub.spawners.handlers.bodies import small_json
-from carme_hub.spawners.handlers.companions import SessionHandler, idempotency_key
-from carme_hub.spawners.hub.images.builds import (
+from carme_hub.spawners.companions.image_builds import (
     Asked,
     as_json,
     build_of,
@@ -28,6 +24,10 @@ from carme_hub.spawners.hub.images.builds import (
     remove_build,
     removed_of,
 )
+from carme_hub.spawners.companions.outside import origin_of
+from carme_hub.spawners.handlers.batch_jobs import UserHandler
+from carme_hub.spawners.handlers.bodies import small_json
+from carme_hub.spawners.handlers.companions import SessionHandler, idempotency_key
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import NEW, NoOutput, Outputs, Place
 

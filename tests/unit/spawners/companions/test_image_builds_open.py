@@ -23,7 +23,7 @@ from carme_hub.errors import QuotaExceeded
 from carme_hub.images.offered import OfferedImages
 from carme_hub.images.settings import CarmeImages
 from carme_hub.sessions.registry import SessionRegistry
-from carme_hub.spawners.hub.images.builds import Asked, build_of, builds_of, open_build, remove_build, removed_of
+from carme_hub.spawners.companions.image_builds import Asked, build_of, builds_of, open_build, remove_build, removed_of
 from carme_hub.spawners.hub.images.of_sessions import form_images, image_and_site
 from carme_hub.spawners.job_script import Server, render
 from carme_hub.store.engine import make_engine

@@ -161,10 +161,14 @@ async def open_build(
 
 async def _forget(hub: HubContext, build: Build, why: str) -> None:
     try:
-        values = {"state": BuildState.REMOVED, "ended": time.time(), "problem": why}
-        await in_store_thread(lambda: catalogue(hub).builds.change(build.id, **values))
+        await _removed(hub, build.id, why)
     except StoreError as error:  # it fails by itself later: it has no job
         hub.log.warning("The refused build %s of %s is not removed yet: %s", build.id, build.user, error)
+
+
+async def _removed(hub: HubContext, id: str, why: str) -> None:
+    builds, now = catalogue(hub).builds, time.time()
+    await in_store_thread(lambda: builds.change(id, state=BuildState.REMOVED, ended=now, problem=why))
 
 
 async def _on_base(hub: HubContext, spawner: Any, origin: Session, build: Build) -> tuple[Build, Session]:
@@ -209,8 +213,7 @@ async def remove_build(hub: HubContext, user: str, id: str) -> Build:
         raise CannotBuild(f"A session of yours has {build.name}. Stop it first.")
     if build.state is BuildState.BUILDING and await hub.registry.get(id) is not None:
         await cancel_batch_job(hub, user, id)
-    values = {"state": BuildState.REMOVED, "ended": time.time(), "problem": "Removed by its user."}
-    await in_store_thread(lambda: catalogue(hub).builds.change(id, **values))
+    await _removed(hub, id, "Removed by its user.")
     catalogue(hub).look_again()
     hub.log.info("%s has removed image %s (%s)", user, build.name, id)
     return replace(build, state=BuildState.REMOVED)
