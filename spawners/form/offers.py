@@ -54,8 +54,8 @@ class OfferSettings(LoggingConfigurable):
         ``format`` is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt only, with the node's /usr,
         as the sandbox's image); ``provides`` names backends of trainings that the image has (torchrun, horovod, mpi):
         a template that an image cannot run then offers one that can. ``digest`` keeps to one image, whatever the name
-        stands for in the store, and ``environ`` has the variables of one that the hub cannot see. No default: a site
-        needs one. Example::
+        stands for in the store; ``environ`` has the variables, and ``layer`` the folder of packages inside, of one that
+        the hub cannot see. No default: a site needs one. Example::
 
             c.SlurmContainerSpawner.images = [
                 {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
