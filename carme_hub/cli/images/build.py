@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Unicode
+from traitlets import Bool, Integer, List, Unicode
 from traitlets.config import Application
 
 from carme_hub.errors import CarmeError
@@ -18,11 +18,6 @@ from carme_hub.sandbox.images.build import (
     mark_kept,
 )
 from carme_hub.training import command
-
-#: Options by which it is an image of one's own.
-OWN_OPTIONS = frozenset(
-    {"--installed", "--name", "--description", "--minutes", "--detach", "--option", "--hub", "--token-file", "--ca"}
-)
 
 
 class _ImageTask(Application):
@@ -62,29 +57,48 @@ class BuildApp(_ImageTask):
     training = Bool(False, help="Include torch, and Horovod built from its source release. Off by default.").tag(
         config=True
     )
-    aliases: Any = {"store": "BuildApp.store"}
+    image_name = Unicode("", help="Of an image of your own: how it is called. The default is as its folder.").tag(
+        config=True
+    )
+    text = Unicode("", help="Of an image of your own: one line for the form. Empty by default.").tag(config=True)
+    minutes = Integer(30, min=1, help="Of an image of your own: how long the job may take.").tag(config=True)
+    installed = Bool(False, help="Of an image of your own: what pip has installed in this session.").tag(config=True)
+    detach = Bool(False, help="Of an image of your own: do not wait for the end.").tag(config=True)
+    option = List(
+        Unicode(), help="Outside of a session: NAME=VALUE of the form that starts servers, as image=lab; repeatable."
+    ).tag(config=True)
+    hub = Unicode("", help="Outside of a session: the hub's address.").tag(config=True)
+    token_file = Unicode("", help="Outside of a session: a file with a token, which only you may read.").tag(
+        config=True
+    )
+    ca = Unicode("", help="Outside of a session: a file with the authorities to trust.").tag(config=True)
+    aliases: Any = {
+        "store": "BuildApp.store",
+        "name": "BuildApp.image_name",
+        "description": "BuildApp.text",
+        "token-file": "BuildApp.token_file",
+        **{name: f"BuildApp.{name}" for name in ("minutes", "option", "hub", "ca")},
+    }
     flags: Any = {
+        "installed": ({"BuildApp": {"installed": True}}, "what pip has installed in this session"),
+        "detach": ({"BuildApp": {"detach": True}}, "do not wait for the end"),
         "full": ({"BuildApp": {"full": True}}, "include a whole system, for any runtime"),
         "training": ({"BuildApp": {"training": True}}, "include torch and Horovod"),
     }
 
-    #: Of an image of one's own; its options are parsed by the command that sessions have.
-    own: tuple[str, ...] = ()
-
-    def initialize(self, argv: list[str] | None = None) -> None:
-        """Read the command line; keep that of an image of one's own as it is."""
-        words = list(sys.argv[1:] if argv is None else argv)
-        given = {word.partition("=")[0] for word in words}
-        if words and (not words[0].startswith("-") or given & OWN_OPTIONS):
-            self.own = tuple(words)
-        else:
-            super().initialize(argv)
-
     def start(self) -> None:
-        """Build it."""
-        if self.own:
-            self.exit(command.main(["image", "build", *self.own]))
-        super().start()
+        """Build it: an image of one's own by the command that sessions have."""
+        if not (self.extra_args or self.installed):
+            super().start()
+            return
+        if self.store or self.full or self.training:
+            self.exit("carme-hub image build: --store, --full and --training are for the site's default image")
+        said = {"name": self.image_name, "description": self.text, "hub": self.hub}
+        said |= {"token-file": self.token_file, "ca": self.ca}
+        words = [*self.extra_args, *(f"--{name}={value}" for name, value in said.items() if value)]
+        words += [f"--minutes={self.minutes}", *(f"--option={each}" for each in self.option)]
+        words += [f"--{name}" for name in ("installed", "detach") if getattr(self, name)]
+        self.exit(command.main(["image", "build", *words]))
 
     def make(self) -> Path:
         """Build it."""

@@ -21,8 +21,8 @@ class MineApp(_OwnImages):
 
     name, word = "carme-hub image mine", "mine"
     description = """List the images that you have built, and remove files of those that are gone: `carme-hub image
-    mine`. Outside of a session name the hub with `--hub`, `--token-file` and `--ca`, as for [`carme-hub
-    train`](distributed.md#from-outside-of-a-session)."""
+    mine`. Outside of a session name the hub with `--hub`, `--token-file` and `--ca`, as for [building
+    one](../howto/build-an-image.md#on-a-page-or-from-elsewhere)."""
 
 
 class DiscardApp(_OwnImages):

@@ -66,6 +66,10 @@ class Site:
         assert answer.status == 200, answer
         return answer.body
 
+    def is_in_catalogue(self, name: str) -> bool:
+        """Return whether the service has found an image."""
+        return name in {each["name"] for each in self.rest("GET", "images")["images"]}
+
     def builds(self) -> dict[str, Any]:
         """Return alice's images by name, as the hub says."""
         answer = self.hub.api("GET", "/carme/users/alice/image-builds")
@@ -102,9 +106,10 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     demo_hub.login("alice")
     demo_hub.restart(CARME_SANDBOX_IMAGES=str(store))
     found = Site(demo_hub, store)
-    wait_for(lambda: "torch" in str(found.rest("GET", "images")), 60, "the catalogue")
+    wait_for(lambda: found.is_in_catalogue("torch"), 60, "the catalogue")
     found.rest("PUT", "images/torch/offers", {"to": "user", "name": "alice"})
-    wait_for(lambda: "torch" in str(demo_hub.login("alice").get("/hub/spawn").body), 20, "the offer in the form")
+    alice = demo_hub.login("alice")
+    wait_for(lambda: "torch – Of the store" in str(alice.get("/hub/spawn").body), 20, "the offer in the form")
     yield found
     demo_hub.stop_all()
     demo_hub.restart()
@@ -175,8 +180,9 @@ def test_an_image_is_offered_to_everybody_hardened_and_used_by_somebody_else(sit
     about = json.loads((site.store / "climate/image.json").read_text())
     assert about["who"] == "alice"
     assert {path.lstat().st_uid for path in (site.store / "climate/opt/carme").rglob("*")} == {0}
-    wait_for(lambda: "climate" in str(site.rest("GET", "images")), 90, "the catalogue")
-    wait_for(lambda: "climate" in str(site.hub.login("bob").get("/hub/spawn").body), 30, "bob's form")
+    wait_for(lambda: site.is_in_catalogue("climate"), 90, "the catalogue")
+    bob = site.hub.login("bob")
+    wait_for(lambda: 'value="climate"' in str(bob.get("/hub/spawn").body), 30, "bob's form")
     lab = Lab(site.hub, "bob", profile="cpu", image="climate", cpus=1)
     version, file, digest = json.loads(lab.check(LOOK).strip().splitlines()[-1])
     assert (version, digest) == ("2.0", about["digest"])
