@@ -13,6 +13,7 @@ import pytest
 from forged_hub_api import ForgedHub
 from rig.forged_http import serving
 
+from carme_hub.cli.images.build import BuildApp
 from carme_hub.training import command as whole
 from carme_hub.training.images import command
 from carme_hub.training.images.wanted import of_path, of_session
@@ -166,3 +167,19 @@ def test_a_folder_is_searched_and_a_containerfile_is_refused_with_what_to_do(tmp
     os.truncate(folder / "requirements.txt", 1 << 20)
     with pytest.raises(CannotRun, match="too large"):
         of_path(folder)
+
+
+def test_the_command_outside_of_sessions_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[list[str]] = []
+    monkeypatch.setattr(whole, "main", lambda words: passed.append(words) or 3)
+    words = ["climate", "--name=tools", "--option=image=lab", "--option=profile=cpu", "--hub=https://h", "--detach"]
+    for given in (words, ["--installed"], ["--installed", "--store=/opt"]):
+        app = BuildApp()
+        app.initialize(given)
+        with pytest.raises(SystemExit):
+            app.start()
+    first = ["image", "build", "climate", "--name=tools", "--hub=https://h", "--minutes=30"]
+    assert passed == [
+        [*first, "--option=image=lab", "--option=profile=cpu", "--detach"],
+        ["image", "build", "--minutes=30", "--installed"],
+    ]
