@@ -9,7 +9,7 @@ from pathlib import Path
 
 from carme_hub.errors import ContainerError
 
-from .check import check_image
+from .check import check_image, check_path
 from .runtime import Image
 
 FORMATS = ("dir", "sqfs", "sif", "ref")
@@ -43,8 +43,11 @@ def read_image(folder: Path) -> Image:
         provides=tuple(name for name, key in BACKENDS.items() if data.get(key)),
         digest=str(data.get("digest") or ""),
         environ=tuple((str(each), str(value)) for each, value in environ.items()) if isinstance(environ, dict) else (),
+        layer=str(data.get("layer") or ""),
     )
     check_image(image)
+    if image.layer:
+        check_path(image.layer, "the layer of an image")
     return image
 
 
@@ -76,4 +79,5 @@ def pinned(image: Image, digest: str = "") -> Image:
     if not found.digest:
         return replace(image, digest=digest)
     path = str(real) if image.format == "dir" else str(real / Path(image.path).name)
-    return replace(image, path=path, digest=found.digest, environ=image.environ or found.environ)
+    environ = image.environ or found.environ
+    return replace(image, path=path, digest=found.digest, environ=environ, layer=image.layer or found.layer)

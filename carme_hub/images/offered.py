@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.domain.images.start_times import Fetching, Held, bytes_per_second, fetching, measured
 from carme_hub.errors import StoreError
+from carme_hub.store.images.builds import BuildStore
 from carme_hub.store.images.catalogue import ImageStore
 from carme_hub.store.images.nodes import NodeImageStore
 from carme_hub.store.threads import in_store_thread
@@ -23,6 +25,8 @@ from .settings import CarmeImages
 
 #: Seconds between two reads, and for which a page waits for one.
 MOST_AGE, MOST_WAIT = 5.0, 1.0
+#: Seconds for which the use of a user's image is not stored again.
+USED_STEP = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class ImageView:
 
     Attributes:
         images: by name. held: the nodes that have an image, by digest. rate: bytes per second of fetches, 0 = unknown.
-        starts: the usual seconds of a start, by image. drivers: by node.
+        starts: the usual seconds of a start, by image. drivers: by node. builds: users' own images that are ready, by
+            name.
     """
 
     images: Mapping[str, CatalogueImage] = field(default_factory=dict)
@@ -39,6 +44,7 @@ class ImageView:
     rate: float = 0.0
     starts: Mapping[str, float] = field(default_factory=dict)
     drivers: Mapping[str, str] = field(default_factory=dict)
+    builds: Mapping[str, Build] = field(default_factory=dict)
 
 
 def read_view(images: ImageStore, nodes: NodeImageStore, now: float, most_age: float) -> ImageView:
@@ -47,6 +53,7 @@ def read_view(images: ImageStore, nodes: NodeImageStore, now: float, most_age: f
     Args:
         most_age: seconds after which what a node has said does not count any more.
     """
+    builds = BuildStore(images.engine, images.cluster)
     fresh = {each.node: each for each in nodes.nodes() if each.at >= now - most_age}
     every = nodes.held()
     held: dict[str, set[str]] = {}
@@ -59,6 +66,7 @@ def read_view(images: ImageStore, nodes: NodeImageStore, now: float, most_age: f
         bytes_per_second(every),
         {name: usual for name, some in images.starts().items() if (usual := measured(some))},
         {name: each.driver for name, each in fresh.items() if each.driver},
+        {each.name: each for each in builds.builds(now) if each.state is BuildState.READY},
     )
 
 
@@ -83,6 +91,11 @@ class OfferedImages:
         self._view, self._read_at = ImageView(), float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
+    @property
+    def builds(self) -> BuildStore:
+        """The images that users have built."""
+        return BuildStore(self.store.engine, self.store.cluster)
+
     async def view(self) -> ImageView:
         """Return what is known, of at most a few seconds ago while the database answers."""
         if self._monotonic() - self._read_at >= MOST_AGE:
@@ -101,7 +114,7 @@ class OfferedImages:
 
     def fetching(self, view: ImageView, name: str, nodes: Collection[str]) -> Fetching | None:
         """Return whether an image has to be fetched; None where sessions use the store itself, or it has no digest."""
-        image = view.images.get(name)
+        image = view.images.get(view.builds[name].base if name in view.builds else name)
         if not self.settings.node_store or image is None or not image.digest:
             return None
         return fetching(image.digest, image.size, nodes, view.held, view.rate)
@@ -116,6 +129,23 @@ class OfferedImages:
         now = self._clock()
         found = (each for each in view.images.values() if not each.listed)
         return {each.name: each for each in found if each.is_startable(user, groups, now)}
+
+    def own(self, view: ImageView, user: str) -> dict[str, Build]:
+        """Return the images that a user has built, by name."""
+        return {name: each for name, each in view.builds.items() if each.user == user}
+
+    def look_again(self) -> None:
+        """Have the next ``view`` read the database."""
+        self._read_at = float("-inf")
+
+    async def used(self, build: Build) -> None:
+        """Write down that a session has a user's image now; a failure is logged."""
+        now = self._clock()
+        if now - build.used > USED_STEP:
+            try:
+                await in_store_thread(lambda: self.builds.change(build.id, used=now))
+            except StoreError as error:
+                self._log.warning("The use of image %s is not stored: %s", build.name, error)
 
 
 def local_path(image: CatalogueImage, node_store: str) -> str:

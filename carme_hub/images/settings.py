@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from traitlets import Bool, Dict, Float, Integer, List, TraitError, Unicode, validate
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
 #: The service's name and its address below ``/services/``.
@@ -67,6 +67,39 @@ class CarmeImages(LoggingConfigurable):
         help="""Minutes after which what a node has said of its images counts as unknown. The default is 60. Example:
         ``15``.""",
     ).tag(config=True)
+
+    build_limits = Dict(
+        key_trait=Unicode(),
+        value_trait=Dict(key_trait=Enum(("builds", "gib", "minutes", "days"))),
+        help="""What users may build (``carme-hub image build``), by group of JupyterHub, and with the name "" for
+        everybody: ``builds``, images that a user may have; ``gib``, size of one; ``minutes``, time of its job;
+        ``days`` without use after which it is removed, of which its user is told two weeks before. For a user in
+        several groups the largest of each kind holds. What is not named is 5, 10, 120 and 90; ``builds`` 0: none.
+        The default is empty. Example: ``{"": {"builds": 2}, "lab-ml": {"builds": 20, "gib": 40}}``.""",
+    ).tag(config=True)
+
+    build_environ = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="""Variables for pip in the jobs that build images of users, such as a mirror of PyPI or a proxy where
+        compute nodes have no network. Not for passwords: users put those into their own ``pip.conf``. The default is
+        empty. Example: ``{"PIP_INDEX_URL": "https://pypi.example.org/simple"}``.""",
+    ).tag(config=True)
+
+    scan = List(
+        Unicode(),
+        help="""Command that ``carme-hub image publish`` runs, as root, on an image of a user before others are offered
+        it: with the folder of the unpacked and hardened image as the last argument, and its parts as CycloneDX on
+        standard input. Status 0: it may be offered; 1: it may not, and what the command printed says why; others: it
+        is tried again later. The default, empty, has no scan. Example: ``["/usr/local/sbin/scan-image"]``.""",
+    ).tag(config=True)
+
+    @validate("build_limits")
+    def _check_build_limits(self, proposal: dict[str, Any]) -> dict[str, dict[str, float]]:
+        for group, limits in proposal["value"].items():
+            if any(not isinstance(each, int | float) or isinstance(each, bool) or each < 0 for each in limits.values()):
+                raise TraitError(f"CarmeImages.build_limits of {group or 'everybody'} are numbers from 0 up")
+        return dict(proposal["value"])
 
     @validate("stores")
     def _check_stores(self, proposal: dict[str, Any]) -> list[str]:

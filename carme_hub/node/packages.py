@@ -1,4 +1,4 @@
-# ruff: noqa: PTH100, PTH103, PTH117, PTH119, PTH120, PTH208
+# ruff: noqa: PTH100, PTH103, PTH112, PTH117, PTH119, PTH120, PTH208
 """carme_packages: packages that people install in a session come before the image's, and reach the ranks of its runs.
 
 An image has this file in its Python's site-packages, and beside it carme-packages.pth, a line that imports it at each
@@ -9,6 +9,9 @@ another place:
 - by ``--prefix``, since ``--target`` would install everything again that the image has;
 - without removing what the image has in another version, which it could not: for pip, that is outside;
 - also with ``--user``, for which a virtual environment has no place.
+
+``CARME_LAYER`` names the folder of the packages of an image that a user has built (``node/images/layer.py``): they come
+before those of its base, and after those of the session.
 
 Standard library only, and nothing that takes time to import.
 """
@@ -23,11 +26,14 @@ PLACES = ("--prefix", "--target", "-t", "--root", "--python")
 def use(folder: str) -> None:
     """Have this Python find the packages of a session; they come before the image's and after the script's own."""
     place = f"{folder}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    if place in sys.path:  # as the place of a user's packages, by PYTHONUSERBASE
+        return
     try:
         # A folder that is made later would not be seen: importlib remembers that it was not there.
         os.makedirs(place, 0o700, True)
-    except OSError:  # a full disk, or a home that is read-only
-        return
+    except OSError:  # a full disk, or a home or an image that is read-only
+        if not os.path.isdir(place):
+            return
     before = list(sys.path)
     if any(name.endswith(".pth") for name in os.listdir(place)):
         import site  # it is imported already, unless Python was started with -S
@@ -96,7 +102,7 @@ def remove_only_from(folder: str) -> None:
 
 def main() -> None:
     """Do both, where this is a session."""
-    folder = os.environ.get("CARME_PACKAGES", "")
+    folder, layer = os.environ.get("CARME_PACKAGES", ""), os.environ.get("CARME_LAYER", "")
     if os.path.isabs(folder):
         use(folder)
         words = pip_words(getattr(sys, "orig_argv", sys.argv))
@@ -104,6 +110,8 @@ def main() -> None:
             remove_only_from(folder)
         if chooses_no_place(words):
             install_into(folder)
+    if os.path.isabs(layer):
+        use(layer)
 
 
 if __name__ == "carme_packages":

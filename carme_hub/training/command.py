@@ -81,6 +81,10 @@ def main(words: Sequence[str] | None = None) -> int:
             from carme_hub.training.scaling import command
 
             return command.main(argv[1:])
+        if argv[:1] == ["image"]:
+            from carme_hub.training.images import command as image_command
+
+            return image_command.main(argv[1:])
         arguments = _parser().parse_args(argv)
         return int(arguments.do(arguments) or 0)
     except Interrupted as error:
@@ -223,9 +227,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="carme-hub", description="Train on many GPUs from this session.", allow_abbrev=False
     )
-    parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels|templates")
+    parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|image|kernels|templates")
     parts.add_parser("train", help="run a script as many ranks; see `carme-hub train --help`", add_help=False)
     parts.add_parser("scaling", help="measure how a training scales", add_help=False)
+    parts.add_parser("image", help="build images of your own", add_help=False)
     run_commands.add_parser(parts)
     words = "list the templates of distributed trainings, and their scripts"
     parts.add_parser("templates", help=words, description=f"{words[:1].upper()}{words[1:]}.").set_defaults(

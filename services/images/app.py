@@ -29,11 +29,13 @@ from carme_hub.images.settings import CarmeImages
 from carme_hub.services.base import CarmeService
 from carme_hub.services.images.application.fit import drivers_by_type
 from carme_hub.services.images.application.keeper import CatalogueKeeper
+from carme_hub.services.images.application.terms import BuildTerms
 from carme_hub.services.images.application.view import Site
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.images.builds import BuildStore
 from carme_hub.store.images.catalogue import ImageStore
 from carme_hub.store.images.nodes import NodeImageStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -56,6 +58,7 @@ class ImagesService(CarmeService):
     cluster: str
     images: ImageStore
     copies: NodeImageStore
+    builds: BuildStore
     sessions: SessionStore
     keeper: CatalogueKeeper
     slurm: Any
@@ -88,9 +91,11 @@ class ImagesService(CarmeService):
             self._engine = await in_store_thread(CarmeStore(parent=self).open)
         self.images = ImageStore(self._engine, self.cluster)
         self.copies = NodeImageStore(self._engine, self.cluster)
+        self.builds = BuildStore(self._engine, self.cluster)
         self.sessions = SessionStore(self._engine)
         catalogue = Catalogue(self.settings.stores, self._listed(), self.log)
         self.keeper = CatalogueKeeper(self.settings, catalogue, self.images, self.sessions, self.log)
+        self.keeper.terms = BuildTerms(self.builds, self.sessions, self.log)
         if CarmeReservations(parent=self).enabled:
             self.calendar = ReservationStore(LedgerStore(self._engine))
 

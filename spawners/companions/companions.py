@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from carme_hub.containers.build.job import BuildWork
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.reasons import refusal_sentence
 from carme_hub.domain.sessions.companions import (
@@ -144,12 +145,12 @@ async def open_companion(
     session: Session,
     wanted: CompanionRequest,
     key: str = "",
-    files: Mapping[str, str] = NO_FILES,
+    files: Mapping[str, str] | BuildWork = NO_FILES,
 ) -> tuple[Session, tuple[str, ...]]:
     """Open a companion; return it and warnings of the policy. With the same key it is opened once.
 
     Args:
-        files: of the run of a batch job whose folder is not in the home yet, texts by name.
+        files: of the run of a batch job whose folder is not in the home yet, texts by name; or the image to build.
 
     Raises:
         Refused: the session does not run, its profile or the policy does not allow it, or Slurm refused.
@@ -339,7 +340,9 @@ async def continue_batch_job(hub: HubContext, user: Any, session: Session) -> st
     return CONTINUED
 
 
-async def _submit(hub: HubContext, spawner: Any, session: Session, files: Mapping[str, str] = NO_FILES) -> None:
+async def _submit(
+    hub: HubContext, spawner: Any, session: Session, files: Mapping[str, str] | BuildWork = NO_FILES
+) -> None:
     """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     request = session.request
     try:

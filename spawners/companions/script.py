@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from carme_hub.containers.build.job import BuildWork
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.sessions.session import Request
@@ -62,22 +63,29 @@ def render_companion(session: str, parent: str, owner: Owner, request: Request, 
 
 
 def render_batch_job(
-    session: str, owner: Owner, request: Request, image: Image, site: Site, files: Mapping[str, str], parent: str = ""
+    session: str,
+    owner: Owner,
+    request: Request,
+    image: Image,
+    site: Site,
+    work: Mapping[str, str] | BuildWork,
+    parent: str = "",
 ) -> JobSpec:
-    """Return the batch job of a run, which is a folder in the user's home.
+    """Return the batch job of a run, which is a folder in the user's home, or of the build of an image.
 
     Its document has no server, and so no token and no other secret. What pip had installed in the session is in the
     folder of the run.
 
     Args:
-        files: of the run, texts by name, where it was requested from elsewhere; its program makes the folder then.
+        work: files of the run, texts by name, where it was requested from elsewhere; its program makes the folder then.
+            Or what is built.
         parent: the session that it came from.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
     """
     folder = f"{owner.home}/.carme/runs/{request.batch}"
-    packages = f"{folder}/packages"
+    packages = work.packages(owner.home) if isinstance(work, BuildWork) else f"{folder}/packages"
     spec = render(session, owner, request, image, _NOBODY, site, packages)
     document = json.loads(spec.data)
     if "refused" in document["rank"]:
@@ -86,9 +94,12 @@ def render_batch_job(
     document["parent"] = parent
     for name in SERVER_FILES:
         document["files"].pop(name, None)
-    if files:
-        document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(files))}
-    argv = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
+    argv: tuple[str, ...] = (request.python, "-P", "-m", BATCH_PROGRAM, folder)
+    if isinstance(work, BuildWork):
+        document["files"] |= work.files()
+        argv = work.argv(spec.session_folder)
+    elif work:
+        document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(work))}
     plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
     document["plan"] = site.supervised(plan, request)
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

@@ -54,8 +54,8 @@ class OfferSettings(LoggingConfigurable):
         ``format`` is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt only, with the node's /usr,
         as the sandbox's image); ``provides`` names backends of trainings that the image has (torchrun, horovod, mpi):
         a template that an image cannot run then offers one that can. ``digest`` keeps to one image, whatever the name
-        stands for in the store, and ``environ`` has the variables of one that the hub cannot see. No default: a site
-        needs one. Example::
+        stands for in the store; ``environ`` has the variables, and ``layer`` the folder of packages inside, of one that
+        the hub cannot see. No default: a site needs one. Example::
 
             c.SlurmContainerSpawner.images = [
                 {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
@@ -137,9 +137,10 @@ class OfferSettings(LoggingConfigurable):
         """Return the site's images, the default image first."""
         found = []
         for entry in self.images:
-            unknown = set(entry) - {"name", "path", "format", "description", "base", "provides", "digest", "environ"}
+            known_keys = ("format", "base", "description", "provides", "digest", "environ", "layer")
+            unknown = set(entry) - {"name", "path", *known_keys}
             if unknown or not {"name", "path"} <= set(entry):
-                known = "format, base, description, provides, digest, environ"
+                known = ", ".join(known_keys)
                 raise ConfigError(f"images: {entry!r} needs name and path, and knows {known} besides")
             provides = tuple(entry.get("provides", ()))
             if not set(provides) <= set(BACKENDS):
@@ -150,6 +151,8 @@ class OfferSettings(LoggingConfigurable):
                 raise ConfigError(f"images: the base of {entry['name']!r} is own (a whole system) or host")
             if entry.get("format") != "ref" and not PurePosixPath(entry["path"]).is_absolute():
                 raise ConfigError(f"images: the path of {entry['name']!r} must be absolute")
+            if entry.get("layer") and not PurePosixPath(entry["layer"]).is_absolute():
+                raise ConfigError(f"images: the layer of {entry['name']!r} must be absolute")
             digest, environ = entry.get("digest", ""), tuple(dict(entry.get("environ", ())).items())
             if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
                 raise ConfigError(f"images: the digest of {entry['name']!r} is sha256: and 64 hexadecimal digits")

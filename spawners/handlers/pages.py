@@ -49,6 +49,7 @@ from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home.page import CarmeHomeHandler
 from carme_hub.spawners.handlers.home.sessions import HANDLERS as SESSIONS
 from carme_hub.spawners.handlers.idle_evidence import HANDLERS as IDLE_EVIDENCE
+from carme_hub.spawners.handlers.images.routes import HANDLERS as IMAGE_BUILDS
 from carme_hub.spawners.handlers.jobs.acts import HANDLERS as ACTS
 from carme_hub.spawners.handlers.jobs.again import HANDLERS as AGAIN
 from carme_hub.spawners.handlers.jobs.one import HANDLERS as ONE_JOB
@@ -309,8 +310,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (r"/spawn/([^/]+)/([^/]+)", CarmeSpawnHandler),
     (r"/api/carme/availability(?:/([^/]+))?", AvailabilityHandler),
     (EXTEND, ExtendHandler),
-    *COMPANIONS,
-    *BATCH_JOBS,
+    *(*COMPANIONS, *BATCH_JOBS, *IMAGE_BUILDS),
     *(*RUNS, *DISK, *STAGING, *SESSIONS, *OWN_SESSION),
     *(*ACTS, *ONE_JOB, *OUTPUT, *AGAIN, *JOBS_REST),
     *CONSOLE,

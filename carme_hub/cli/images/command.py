@@ -12,8 +12,8 @@ class ImageApp(CommandGroup):
 
     name = "carme-hub image"
     description = """The site's image store. An image is its digest; a name stands for one, and stands for another only
-    after `update`. What is added is unpacked by an account without rights, and hardened. All but list, show, explain
-    and check need the owner of the store, root."""
+    after `update`. What is added is unpacked by an account without rights, and hardened. All but list, show, explain,
+    check, and those on images of your own, need the owner of the store, root."""
 
     subcommands: Any = {
         "add": ("carme_hub.cli.images.add.AddApp", "Add an image from a registry, a layout, an archive or a folder"),
@@ -27,5 +27,8 @@ class ImageApp(CommandGroup):
         "pin": ("carme_hub.cli.images.keep.PinApp", "Keep an image although no name stands for it"),
         "unpin": ("carme_hub.cli.images.keep.UnpinApp", "Do not keep it any more"),
         "collect": ("carme_hub.cli.images.keep.CollectApp", "Remove images and layers that nothing names any more"),
-        "build": ("carme_hub.cli.images.build.BuildApp", "Build the default image"),
+        "build": ("carme_hub.cli.images.build.BuildApp", "Build an image of your own in a job, or the default image"),
+        "mine": ("carme_hub.cli.images.own.MineApp", "List the images that you have built"),
+        "discard": ("carme_hub.cli.images.own.DiscardApp", "Remove an image of your own, or end its build"),
+        "publish": ("carme_hub.cli.images.publish.PublishApp", "Add to the store what users offer to others"),
     }

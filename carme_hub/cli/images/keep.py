@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from carme_hub.containers.store.collect import KEEP_DAYS, Collected, collect, pi
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.check import open_read_only
 from carme_hub.store.engine import CarmeStore
+from carme_hub.store.images.builds import BuildStore
 from carme_hub.store.sessions import SessionStore
 
 from .store_command import StoreCommand
@@ -135,6 +137,9 @@ class CollectApp(StoreCommand):
                     digests.setdefault(request.image_digest, f"session {session.id} of {session.user} has it")
                 else:
                     names.add(request.image)
+            for build in BuildStore(engine, CarmeSlurm(config=config).cluster).builds(time.time()):
+                if build.base_digest:
+                    digests.setdefault(build.base_digest, f"image {build.name} of {build.user} is on top of it")
         finally:
             engine.dispose()
         return digests, frozenset(names)

@@ -1,10 +1,13 @@
-"""The tables of images. Migration ``carme0018`` creates them."""
+"""The tables of images. Migrations ``carme0018`` and ``carme0022`` (of builds) create them."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Float, Index, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, Float, Index, String, Table, Text, text
 
 from carme_hub.store.tables import metadata
+
+#: The name of a user's image is free again once its build has failed or was removed.
+NAMED = "state IN ('building', 'ready')"
 
 #: Images as they were last found in the stores (``domain.images.offers.CatalogueImage``); ``about``: what is known.
 #: ``gone``: since when it is not there, 0 = it is.
@@ -78,4 +81,35 @@ image_start = Table(
     Column("at", Float, nullable=False),
     Column("seconds", Float, nullable=False),
     Index("ix_image_start_image", "cluster", "image", "at"),
+)
+
+#: Images that users build (``domain.images.builds.Build``); ``id`` is that of the batch job that builds it.
+image_build = Table(
+    "image_build",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("base", String(64), nullable=False),
+    Column("base_digest", String(80), nullable=False, default=""),
+    Column("kind", String(16), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("description", Text, nullable=False, default=""),
+    Column("state", String(16), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("ended", Float, nullable=False, default=0.0),
+    Column("used", Float, nullable=False, default=0.0),
+    Column("told", Float, nullable=False, default=0.0),
+    Column("days", Float, nullable=False),
+    Column("problem", Text, nullable=False, default=""),
+    Column("wanted", JSON(none_as_null=True)),
+    Column("published", String(64), nullable=False, default=""),
+    Index("ix_image_build_user", "cluster", "user", "created"),
+    Index(
+        *("uq_image_build_name", "cluster", "name"),
+        unique=True,
+        sqlite_where=text(NAMED),
+        postgresql_where=text(NAMED),
+    ),
 )

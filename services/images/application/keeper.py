@@ -22,6 +22,7 @@ from carme_hub.errors import StoreError
 from carme_hub.images.catalogue import Catalogue, sessions_by_image
 from carme_hub.images.settings import CarmeImages
 from carme_hub.services.hub_api import tell_hub
+from carme_hub.services.images.application.terms import BuildTerms
 from carme_hub.store.images.catalogue import ImageStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -49,6 +50,8 @@ class CatalogueKeeper:
         self._log, self._tell, self._clock = log, tell, clock
         self._telling = asyncio.Lock()
         self.looked, self.problems = 0.0, dict[str, str]()
+        #: Keeps the terms of images that users build; None where nobody builds any.
+        self.terms: BuildTerms | None = None
 
     async def run(self) -> None:
         """Look for ever; nothing ends the loop."""
@@ -56,6 +59,8 @@ class CatalogueKeeper:
             try:
                 await self.look()
                 await self.tell_of_retirements()
+                if self.terms is not None:
+                    await self.terms.keep()
             except StoreError as error:
                 self._log.warning("The catalogue of images is not stored; the service looks again: %s", error)
             except Exception:  # noqa: BLE001  it is logged, and the next look is as good

@@ -19,7 +19,7 @@ class ImagesPage(pages.PageHandler):
 
     def tabs(self) -> list[dict[str, Any]]:
         """Return the tabs."""
-        return self.tabs_of(("", "Images"), ("nodes", "Nodes"))
+        return self.tabs_of(("", "Images"), ("own", "Built by users"), ("nodes", "Nodes"))
 
     @property
     def sees_all(self) -> bool:

@@ -10,6 +10,8 @@ from carme_hub.services.fields import Moment, Query, Reason, RequestBody, Whole
 
 #: Patterns of an image's name, of a node's, and of a digest.
 NAME, NODE, DIGEST = r"^[a-z0-9][a-z0-9._-]{0,63}$", r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$", r"^sha256:[0-9a-f]{64}$"
+#: Pattern of the id of an image that a user has built.
+BUILD = r"^[0-9a-f-]{36}$"
 #: Images that one node reports.
 MOST_COPIES = 1000
 
@@ -124,6 +126,48 @@ class OfferQuery(Query):
 
     to: Annotated[str, Field(pattern="^(everybody|group|user)$")]
     name: Annotated[str, Field(max_length=255)] = ""
+
+
+class WantedOfferOut(BaseModel):
+    """To whom a user wants an image offered. ``allowed``: by whom; ``problem``: why it is not published."""
+
+    to: str
+    name: str
+    by: str
+    at: int
+    allowed: str
+    problem: str
+
+
+class BuildOut(BaseModel):
+    """An image that a user has built. ``until``: when it is removed if unused. ``published``: as which image."""
+
+    id: str
+    name: str
+    user: str
+    state: str
+    problem: str
+    base: str
+    base_digest: str
+    packages: str
+    created: int
+    used: int
+    until: int
+    published: str
+    wanted: WantedOfferOut | None
+
+
+class BuildsOut(BaseModel):
+    """Images that users have built, oldest first."""
+
+    builds: list[BuildOut]
+
+
+class DecisionIn(RequestBody):
+    """Whether everybody is offered it, and why not; its user reads it."""
+
+    allow: bool
+    reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class CopyIn(RequestBody):

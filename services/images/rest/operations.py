@@ -6,8 +6,8 @@ from typing import Any
 
 from carme_hub.domain.images.scopes import MANAGE, NODES, OFFER, READ, READ_ALL
 from carme_hub.services.fields import Error
+from carme_hub.services.images.rest import builds, read, write
 from carme_hub.services.images.rest import models as m
-from carme_hub.services.images.rest import read, write
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.rest import ROOT, Call, RestHandler, Route, url_handlers
 
@@ -15,6 +15,7 @@ from carme_hub.services.rest import ROOT, Call, RestHandler, Route, url_handlers
 VERSION = "1.0"
 _NAME = {"name": {"type": "string", "pattern": m.NAME}}
 _NODE = {"node": {"type": "string", "pattern": m.NODE}}
+_BUILD = {"id": {"type": "string", "pattern": m.BUILD}}
 _READ = (READ, READ_ALL, OFFER, MANAGE)
 _OFFER = (OFFER, MANAGE)
 _REFUSALS = (404, 409)
@@ -34,6 +35,11 @@ def _of_image(method: str, part: str, summary: str, scopes: tuple[str, ...], **m
     return _op(method, path, summary, scopes, m.ImageOut, path_parameters=_NAME, errors=_REFUSALS, **more)
 
 
+def _of_build(method: str, part: str, summary: str, scopes: tuple[str, ...], **more: Any) -> Operation:
+    path = f"builds/{{id}}{part}"
+    return _op(method, path, summary, scopes, m.BuildOut, path_parameters=_BUILD, errors=_REFUSALS, **more)
+
+
 ROUTES: tuple[Route, ...] = (
     Route(_op("GET", "images", "Images by name", _READ, m.ImagesOut, query=m.ImagesQuery), read.images),
     Route(_of_image("PUT", "/retirement", "Offer it no more from a date on", (MANAGE,), body=m.RetireIn), write.retire),
@@ -41,6 +47,10 @@ ROUTES: tuple[Route, ...] = (
     Route(_of_image("PUT", "/offers", "Offer it to somebody", _OFFER, body=m.OfferIn), write.offer),
     Route(_of_image("DELETE", "/offers", "Take an offer back", _OFFER, query=m.OfferQuery), write.take_back),
     Route(_of_image("GET", "", "One image", _READ), read.image),
+    Route(_op("GET", "builds", "Images that users have built", _OFFER, m.BuildsOut), builds.builds),
+    Route(_of_build("PUT", "/offer", "Have it offered to somebody", _OFFER, body=m.OfferIn), builds.want),
+    Route(_of_build("DELETE", "/offer", "Have it offered to nobody", _OFFER), builds.withdraw),
+    Route(_of_build("PUT", "/decision", "Allow or refuse it", (MANAGE,), body=m.DecisionIn), builds.decide),
     Route(_op("GET", "nodes", "Which node has which image", _READ, m.NodesOut), read.nodes),
     Route(
         _op("GET", "nodes/{node}/wanted", "What a node is to fetch", (NODES,), m.WantedOut, path_parameters=_NODE),

@@ -13,6 +13,7 @@ from typing import Any
 
 from carme_hub.containers.images import pinned
 from carme_hub.containers.runtime import Image
+from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
 from carme_hub.images.offered import ImageView, OfferedImages, local_path
@@ -40,10 +41,16 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
     view, offered = await hub.images.view(), hub.images
     retired = offered.retired(view)
     more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
+    more |= {name: _of_own(each) for name, each in offered.own(view, spawner.user.name).items()}
     found = {name: text for name, text in {**more, **listed}.items() if name not in retired}
     ordered = [name for name in (*listed, *more) if name in found]
     starts = OfferedStarts(lambda name, nodes: offered.fetching(view, name, nodes), view.starts)
     return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
+
+
+def _of_own(build: Build) -> str:
+    on_top = f"your own, on top of {build.base}"
+    return f"{build.description} ({on_top})" if build.description else on_top
 
 
 def _until(view: ImageView, name: str, description: str, now: float) -> str:
@@ -69,6 +76,11 @@ async def image_and_site(
     site = site_for(hub, spawner, owner)
     image = next((each for each in spawner.site_images() if each.name == name), None)
     view = await hub.images.view() if hub.images is not None else ImageView()
+    own = view.builds.get(name)
+    if image is None and hub.images is not None and own is not None and own.user == spawner.user.name:
+        base, site = await image_and_site(hub, spawner, owner, own.base, digest or own.base_digest)
+        await hub.images.used(own)
+        return replace(base, layer=own.layer(owner.home)), site
     known = view.images.get(name)
     if image is None and known is not None and not known.gone:
         # Not whether it is retired: the choice was checked, and a companion belongs to a session that keeps the image.

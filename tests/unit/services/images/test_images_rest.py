@@ -186,6 +186,9 @@ async def test_slurm_that_does_not_answer_makes_fits_unknown_and_hides_nothing(
 async def test_the_document_describes_every_operation(site: Site) -> None:
     document = json.loads((await site.ask("GET", "api/v1/openapi.json")).body)
     assert set(document["paths"]) == {
+        "/api/v1/builds",
+        "/api/v1/builds/{id}/offer",
+        "/api/v1/builds/{id}/decision",
         "/api/v1/images",
         "/api/v1/images/{name}",
         "/api/v1/images/{name}/retirement",

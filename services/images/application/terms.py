@@ -1,0 +1,99 @@
+"""The terms of images that users build: how builds ended, what is used, and what is told, then removed, unused.
+
+The files are the user's: a job or a command of the user removes them later (``carme_hub.node.images.layer``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tornado.httpclient import HTTPClientError
+
+from carme_hub.domain.images.builds import (
+    TOLD_BEFORE,
+    Build,
+    BuildState,
+    is_over,
+    is_to_be_told,
+    removed_at,
+)
+from carme_hub.domain.wording import day
+from carme_hub.images.catalogue import sessions_by_image
+from carme_hub.services.hub_api import tell_hub
+from carme_hub.store.images.builds import BuildStore
+from carme_hub.store.sessions import SessionStore
+from carme_hub.store.threads import in_store_thread
+
+#: Path of the hub's REST to which messages are sent.
+MESSAGES = "carme/console/messages"
+#: Seconds for which a use is not stored again.
+_USED_STEP = 3600.0
+
+
+class BuildTerms:
+    """Looks at all builds of a cluster from time to time.
+
+    Args:
+        tell: sends a JSON object to a path of the hub's REST.
+    """
+
+    def __init__(
+        self,
+        builds: BuildStore,
+        sessions: SessionStore,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        tell: Callable[[str, Mapping[str, Any]], Awaitable[Any]] = tell_hub,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._builds, self._sessions, self._log = builds, sessions, log
+        self._tell, self._clock = tell, clock
+
+    async def keep(self) -> None:
+        """Write down what has ended and what is used; tell of what is over soon, and remove what is over.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        now = self._clock()
+        for each in await in_store_thread(self._builds.settle, now):
+            self._log.info("Image %s of %s: %s %s", each.name, each.user, each.state.value, each.problem)
+        builds = [each for each in await in_store_thread(self._builds.builds, now) if each.state is BuildState.READY]
+        if not builds:
+            return
+        sessions = await in_store_thread(self._sessions.open_sessions, self._builds.cluster)
+        users = {name: {each.user for each in some} for name, some in sessions_by_image(sessions).items()}
+        for build in builds:
+            if build.user in users.get(build.name, ()):
+                if now - build.used > _USED_STEP:
+                    await self._change(build, used=now)
+                continue
+            await self._judge(build, now)
+
+    async def _judge(self, build: Build, now: float) -> None:
+        if is_over(build, now):
+            why = f"No session used it for {build.days:.0f} days."
+            await self._change(build, state=BuildState.REMOVED, ended=now, problem=why)
+            self._log.info("Image %s of %s is removed: %s", build.name, build.user, why)
+        elif is_to_be_told(build, now):
+            text = expiry_text(build, max(removed_at(build), now + TOLD_BEFORE * 86_400))
+            try:
+                await self._tell(MESSAGES, {"to": "user", "name": build.user, "text": text, "reason": text[:200]})
+            except (OSError, HTTPClientError) as error:
+                self._log.warning("%s is not told yet of image %s: %s", build.user, build.name, error)
+                return
+            await self._change(build, told=now)
+
+    async def _change(self, build: Build, **values: Any) -> None:
+        await in_store_thread(lambda: self._builds.change(build.id, BuildState.READY, **values))
+
+
+def expiry_text(build: Build, until: float) -> str:
+    """Return what the user of an image reads."""
+    date = day(datetime.fromtimestamp(until, UTC))
+    return (
+        f"No session has used your image {build.name} for long. It is removed on {date} unless you start one with it."
+    )

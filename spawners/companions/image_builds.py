@@ -1,0 +1,242 @@
+"""Images that users build: open a build as a batch job of the user, remove one, read its log.
+
+The hub runs nothing of a build and trusts nothing that it writes: the job says by its end whether it is there. The row
+is written before the job is submitted, and its id is the job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import yaml
+
+from carme_hub.containers.build.job import BuildWork
+from carme_hub.domain.images.builds import (
+    BATCH,
+    MOST_TEXT,
+    Build,
+    BuildState,
+    CannotBuild,
+    Limits,
+    check_room,
+    checked_name,
+    checked_text,
+    limits_for,
+    own,
+    removed_at,
+    requirements_of_environment,
+)
+from carme_hub.domain.sessions.companions import CompanionRequest, gpus_of_one_node
+from carme_hub.domain.sessions.profile import Profile
+from carme_hub.domain.sessions.session import Session
+from carme_hub.errors import ContainerError, Refused, StoreError
+from carme_hub.images.offered import OfferedImages
+from carme_hub.spawners.companions.companions import cancel_batch_job, open_companion
+from carme_hub.spawners.hub.images.of_sessions import image_and_site
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.store.threads import in_store_thread
+
+#: Seconds for which the files of a removed build are still removed by jobs of its user, and how many at a time.
+REMOVED_KEPT, MOST_REMOVED = 400 * 86_400.0, 20
+_GIB = 1 << 30
+KINDS = ("requirements", "packages", "environment")
+
+#: One lock per user: two requests at once must not both take the last place.
+_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user wants built; ``text`` as ``kind`` has it."""
+
+    name: str
+    kind: str
+    text: str
+    minutes: int = 30
+    description: str = ""
+
+    def checked(self) -> Asked:
+        """Return it with the packages as pip takes them.
+
+        Raises:
+            CannotBuild: something of it cannot be used.
+        """
+        if self.kind not in KINDS:
+            raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
+        text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
+        description = " ".join(self.description.split())[:200]
+        return replace(self, name=checked_name(self.name), text=text, description=description)
+
+
+def _of_environment(text: str) -> str:
+    if len(text) > MOST_TEXT:
+        raise CannotBuild(f"environment.yml is too long: at most {MOST_TEXT >> 10} KiB.")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise CannotBuild("The file is no environment.yml: it is not YAML.") from error
+    return requirements_of_environment(value)
+
+
+def catalogue(hub: HubContext) -> OfferedImages:
+    """Return the images of the hub; raise ``CannotBuild`` where it keeps none."""
+    if hub.images is None:
+        raise CannotBuild("This hub keeps no catalogue of images, so nobody builds any (configure(c, images=True)).")
+    return hub.images
+
+
+def limits_of(hub: HubContext, user: Any) -> Limits:
+    """Return what a user may build."""
+    return limits_for([group.name for group in user.groups], catalogue(hub).settings.build_limits)
+
+
+async def builds_of(hub: HubContext, user: str) -> list[Build]:
+    """Return a user's images and builds, the newest first."""
+    images = catalogue(hub)
+    return own(await in_store_thread(images.builds.builds, time.time(), user), user)
+
+
+async def removed_of(hub: HubContext, user: str) -> list[str]:
+    """Return the ids of a user's builds whose files are to be removed."""
+    now = time.time()
+    return (await in_store_thread(catalogue(hub).builds.removed, user, now - REMOVED_KEPT, now))[-MOST_REMOVED:]
+
+
+async def build_of(hub: HubContext, user: str, id: str) -> Build:
+    """Return one build of a user.
+
+    Raises:
+        CannotBuild: the user has none of this id.
+    """
+    found = await in_store_thread(catalogue(hub).builds.build, id, time.time())
+    if found is None or found.user != user or found.state is BuildState.REMOVED:
+        raise CannotBuild("You have no such image.", reason="unknown")
+    return found
+
+
+async def open_build(
+    hub: HubContext, spawner: Any, origin: Session, asked: Asked, key: str = ""
+) -> tuple[Build, tuple[str, ...]]:
+    """Submit the job that builds an image; return the build and warnings of the policy. With the same key it is one.
+
+    Args:
+        origin: the session, or what stands for one (``companions.outside``), whose image is the base and whose profile
+            and account the job has.
+
+    Raises:
+        Refused: it cannot be built, or the job is not allowed. StoreError: the database fails; nothing was submitted.
+    """
+    asked, images, user = asked.checked(), catalogue(hub), str(spawner.user.name)
+    limits = limits_of(hub, spawner.user)
+    async with _locks.setdefault(user, asyncio.Lock()):
+        key = key or uuid.uuid4().hex
+        id = str(uuid.uuid5(uuid.UUID(origin.id), key))
+        now = time.time()
+        known = await in_store_thread(images.builds.build, id, now)
+        if known is not None:
+            return known, ()
+        await in_store_thread(images.builds.settle, now)  # the name of one that has failed is free
+        check_room(await in_store_thread(images.builds.builds, now, user), limits)
+        build, origin = await _on_base(hub, spawner, origin, Build(id, user, asked.name, ""))
+        build = replace(
+            build, kind=asked.kind, text=asked.text, description=asked.description, created=now, days=limits.days
+        )
+        wanted = await _wanted(spawner, origin, asked, limits)
+        gone = await removed_of(hub, user)
+        work = BuildWork(build, int(limits.gib * _GIB), images.settings.build_environ, gone)
+        await in_store_thread(images.builds.add, build)
+        try:
+            _, warnings = await open_companion(hub, spawner, origin, wanted, key, work)
+        except Refused as error:
+            await _forget(hub, build, error.message)
+            raise
+    hub.log.info("%s builds image %s on top of %s: job of session %s", user, build.name, build.base, id)
+    return build, warnings
+
+
+async def _forget(hub: HubContext, build: Build, why: str) -> None:
+    try:
+        await _removed(hub, build.id, why)
+    except StoreError as error:  # it fails by itself later: it has no job
+        hub.log.warning("The refused build %s of %s is not removed yet: %s", build.id, build.user, error)
+
+
+async def _removed(hub: HubContext, id: str, why: str) -> None:
+    builds, now = catalogue(hub).builds, time.time()
+    await in_store_thread(lambda: builds.change(id, state=BuildState.REMOVED, ended=now, problem=why))
+
+
+async def _on_base(hub: HubContext, spawner: Any, origin: Session, build: Build) -> tuple[Build, Session]:
+    """Return a build with its base, and its origin, both for one digest."""
+    request = origin.request
+    try:
+        image, _ = await image_and_site(hub, spawner, spawner.owner(), request.image, request.image_digest)
+    except ContainerError as error:
+        raise CannotBuild(str(error)) from error
+    if image.layer:
+        raise CannotBuild(
+            f"{request.image} is itself an image with packages on top of another. Choose an image of the site as the "
+            "base, and list all packages."
+        )
+    request = replace(request, image_digest=image.digest)
+    return replace(build, base=request.image, base_digest=image.digest), replace(origin, request=request)
+
+
+async def _wanted(spawner: Any, origin: Session, asked: Asked, limits: Limits) -> CompanionRequest:
+    offer = await spawner.offer()
+    profile: Profile | None = next((each for each in offer.profiles if each.slug == origin.request.profile), None)
+    if profile is None:
+        raise CannotBuild("The profile of this session is no longer offered to you.")
+    # As few GPUs as the profile allows: a build needs none.
+    none = profile.gpus is None or profile.gpus.count.allows(0)
+    gpus = 0 if none else min(gpus_of_one_node(origin.request, profile), default=0)
+    minutes = min(asked.minutes, limits.minutes, profile.time_minutes.max)
+    return CompanionRequest(
+        gpus=gpus, minutes=minutes, name=f"image {asked.name}", run=f"{BATCH}{asked.name}", python="python3"
+    )
+
+
+async def remove_build(hub: HubContext, user: str, id: str) -> Build:
+    """Remove an image of a user, or end its build; the next job of the user removes its files.
+
+    Raises:
+        Refused: the user has none, or a session has it.
+    """
+    build = await build_of(hub, user, id)
+    in_use = [each for each in hub.registry.open_sessions() if each.user == user and each.request.image == build.name]
+    if in_use and build.state is BuildState.READY:
+        raise CannotBuild(f"A session of yours has {build.name}. Stop it first.")
+    if build.state is BuildState.BUILDING and await hub.registry.get(id) is not None:
+        await cancel_batch_job(hub, user, id)
+    await _removed(hub, id, "Removed by its user.")
+    catalogue(hub).look_again()
+    hub.log.info("%s has removed image %s (%s)", user, build.name, id)
+    return replace(build, state=BuildState.REMOVED)
+
+
+def as_json(hub: HubContext, build: Build) -> dict[str, object]:
+    """Return a build for programs; times are UTC epoch seconds, 0 = not yet."""
+    session = hub.registry.current(build.id)
+    ready = build.state is BuildState.READY
+    return {
+        "id": build.id,
+        "name": build.name,
+        "state": build.state.value,
+        "problem": build.problem,
+        "base": build.base,
+        "base_digest": build.base_digest,
+        "kind": build.kind,
+        "packages": build.text,
+        "description": build.description,
+        "created": int(build.created),
+        "ended": int(build.ended),
+        "used": int(build.used),
+        "until": int(removed_at(build)) if ready else 0,
+        "job": session.job_id if session is not None else 0,
+        "published": build.published,
+    }

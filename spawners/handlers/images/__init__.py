@@ -1,0 +1,1 @@
+"""Images that users build: REST for programs, and pages with the log."""

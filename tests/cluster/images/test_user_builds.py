@@ -1,0 +1,191 @@
+"""A user's own image on a real cluster: built in a job, used in a session and in a run, offered to a group, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig.hub import Hub, wait_for
+from rig.training import Lab
+from test_images_story import DIGEST, describe
+
+SERVICE = "/services/images/api/v1"
+LOOK = (
+    "import json, os, carme_tool\n"
+    "print(json.dumps([carme_tool.VERSION, carme_tool.__file__, os.environ['CARME_IMAGE_DIGEST']]))"
+)
+
+
+class Site:
+    """A hub with a store whose image has a digest, and alice's folder of wheels, which is where her pip looks."""
+
+    def __init__(self, hub: Hub, store: Path) -> None:
+        self.hub, self.store = hub, store
+        entry = pwd.getpwnam("alice")
+        self.home, self.owner = Path(entry.pw_dir), (entry.pw_uid, entry.pw_gid)
+        self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
+        self.wheel("carme_tool", "2.0")
+        self.put(".config/pip/pip.conf", f"[global]\nno-index = true\nfind-links = {self.home}/wheels\n")
+
+    def put(self, name: str, text: str) -> Path:
+        """Write a file of alice's."""
+        path = self.home / name
+        made = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for each in (path, *made):
+            os.chown(each, *self.owner)
+        return path
+
+    def wheel(self, name: str, version: str) -> None:
+        """Write a wheel with one module, which knows its version."""
+        info = f"{name}-{version}.dist-info"
+        files = {
+            f"{name}.py": f"VERSION = {version!r}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        }
+        path = self.put(f"wheels/{name}-{version}-py3-none-any.whl", "")
+        with zipfile.ZipFile(path, "w") as file:
+            for each, text in files.items():
+                file.writestr(each, text)
+            file.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in (*files, f"{info}/RECORD")))
+
+    def rest(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
+        """Ask the images service, as ada unless somebody else is named."""
+        headers = {"Authorization": f"token {token or self.token}", "Content-Type": "application/json"}
+        answer = self.hub.request(method, f"{SERVICE}/{path}", json.dumps(body) if body is not None else None, headers)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def is_in_catalogue(self, name: str) -> bool:
+        """Return whether the service has found an image."""
+        return name in {each["name"] for each in self.rest("GET", "images")["images"]}
+
+    def builds(self) -> dict[str, Any]:
+        """Return alice's images by name, as the hub says."""
+        answer = self.hub.api("GET", "/carme/users/alice/image-builds")
+        assert answer.status == 200, answer
+        return {each["name"]: each for each in answer.body["image_builds"]}
+
+    def publish(self) -> str:
+        """Publish what is due, as root does; return what the command said."""
+        argv = [str(self.hub.demo.environment / "bin/carme-hub"), "image", "publish", f"--store={self.store}"]
+        environ = {"CARME_SANDBOX_HUB": str(self.hub.demo.folder / "facts.json"), "PATH": "/usr/bin:/bin:/usr/sbin"}
+        environ["CARME_SANDBOX_IMAGES"] = str(self.store)
+        argv += [f"--config={self.hub.demo.config_file}"]
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("builds")
+    for above in (folder, *folder.parents[:3]):
+        if str(above).startswith("/tmp/pytest"):
+            above.chmod(0o755)
+    store = folder / "store"
+    image = store / ".digests" / DIGEST.replace(":", "-")
+    image.parent.mkdir(mode=0o755, parents=True)
+    store.chmod(0o755)
+    facts = json.loads((demo_hub.demo.folder / "facts.json").read_text())
+    [listed] = [each for each in facts["images"] if each["name"] == "default"]
+    subprocess.run(["cp", "-a", listed["path"], str(image)], check=True)
+    describe(image)
+    (store / "torch").symlink_to(f".digests/{image.name}")
+    demo_hub.login("ada")
+    demo_hub.login("alice")
+    demo_hub.restart(CARME_SANDBOX_IMAGES=str(store))
+    found = Site(demo_hub, store)
+    wait_for(lambda: found.is_in_catalogue("torch"), 60, "the catalogue")
+    found.rest("PUT", "images/torch/offers", {"to": "user", "name": "alice"})
+    alice = demo_hub.login("alice")
+    wait_for(lambda: "torch – Of the store" in str(alice.get("/hub/spawn").body), 20, "the offer in the form")
+    yield found
+    demo_hub.stop_all()
+    demo_hub.restart()
+
+
+def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site: Site) -> None:
+    site.put("climate/requirements.txt", "carme_tool==2.0\n")
+    lab = Lab(site.hub, profile="cpu", image="torch", cpus=1)
+    status, out = lab.command("carme-hub", "image", "build", str(site.home / "climate"), "--minutes=5", timeout=180)
+    assert status == 0, out
+    assert "Image climate on top of torch: job" in out
+    assert "carme_tool 2.0" in out, "the log was followed"
+    build = site.builds()["climate"]
+    assert (build["state"], build["base_digest"]) == ("ready", DIGEST)
+    jobs = site.hub.cluster.run(
+        "sacct", "-X", "-n", "-o", "User,State", "-S", "now-1hour", "--name", f"carme-{build['id']}"
+    )
+    assert jobs.stdout.split() == ["alice", "COMPLETED"], "it was a job of hers"
+    layer = site.home / ".carme/images" / build["id"]
+    assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.owner[0], 0), "it is hers alone"
+    page = str(site.hub.login("alice").get(f"/hub/carme/images/builds/{build['id']}").body)
+    assert "is ready" in page
+    assert "carme_tool 2.0" in page, "its log is on the page"
+    lab.stop()
+
+    lab = Lab(site.hub, profile="cpu", image="climate", cpus=1)
+    version, file, digest = json.loads(lab.check(LOOK).strip().splitlines()[-1])
+    assert (version, digest) == ("2.0", DIGEST)
+    assert file.startswith(str(layer))
+    run = "%load_ext carme_hub.training\n%%distributed -n 1\nimport carme_tool; print('rank has', carme_tool.VERSION)"
+    lab.check(run.partition("\n")[0])
+    assert "rank has 2.0" in lab.check(run.partition("\n")[2], 90)
+    lab.stop()
+
+
+@pytest.mark.nightly
+def test_what_is_installed_in_a_session_is_built_and_what_fails_leaves_nothing(site: Site) -> None:
+    lab = Lab(site.hub, profile="cpu", image="torch", cpus=1)
+    assert lab.command("pip", "install", "carme_tool")[0] == 0
+    status, out = lab.command("carme-hub", "image", "build", "--installed", "--name=mine", "--minutes=5", timeout=180)
+    assert status == 0, out
+    assert site.builds()["mine"]["packages"] == "carme_tool==2.0\n"
+    site.put("wrong.txt", "carme_nowhere\n")
+    status, out = lab.command("carme-hub", "image", "build", "wrong.txt", "--name=wrong", "--minutes=5", timeout=180)
+    assert status == 1, out
+    assert "No matching distribution found for carme_nowhere" in out
+    assert "pip did not install the packages" in out
+    wrong = site.builds()["wrong"]
+    assert wrong["state"] == "failed"
+    assert not list((site.home / ".carme/images").glob(f"{wrong['id']}*"))
+    status, out = lab.command("carme-hub", "image", "discard", "mine")
+    assert status == 0, out
+    assert "mine" not in site.builds()
+    lab.stop()
+
+
+@pytest.mark.nightly
+def test_an_image_is_offered_to_everybody_hardened_and_used_by_somebody_else(site: Site) -> None:
+    if "climate" not in site.builds():
+        pytest.fail("the first story builds it")
+    build = site.builds()["climate"]
+    token = str(site.hub.api("POST", "/users/alice/tokens", {"note": "test"}).body["token"])
+    site.rest("PUT", f"builds/{build['id']}/offer", {"to": "everybody"}, token)
+    assert site.publish() == "", "nobody has allowed it"
+    site.rest("PUT", f"builds/{build['id']}/decision", {"allow": True})
+    said = site.publish()
+    assert f"{site.store}/climate" in said
+    about = json.loads((site.store / "climate/image.json").read_text())
+    assert about["who"] == "alice"
+    assert {path.lstat().st_uid for path in (site.store / "climate/opt/carme").rglob("*")} == {0}
+    wait_for(lambda: site.is_in_catalogue("climate"), 90, "the catalogue")
+    bob = site.hub.login("bob")
+    wait_for(lambda: 'value="climate"' in str(bob.get("/hub/spawn").body), 30, "bob's form")
+    lab = Lab(site.hub, "bob", profile="cpu", image="climate", cpus=1)
+    version, file, digest = json.loads(lab.check(LOOK).strip().splitlines()[-1])
+    assert (version, digest) == ("2.0", about["digest"])
+    assert file.startswith("/opt/carme/layer/")
+    lab.stop()
+    assert time.time() - build["created"] < 3600

@@ -1,0 +1,99 @@
+"""The program of a build's job: packages of a real pip, complete or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_packages import MINOR, Environment, wheel
+
+from carme_hub.containers.build.job import BuildWork
+from carme_hub.domain.images.builds import Build
+
+ID = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    found = Environment(tmp_path_factory.mktemp("base"))
+    wheel(found.wheels, "carme_tool", "2.0", "carme_first>=1.5")
+    wheel(found.wheels, "carme_first", "1.5")
+    return found
+
+
+def run(base: Environment, folder: Path, text: str, size: int = 1 << 30, remove: tuple[str, ...] = ()) -> str:
+    """Build in a home; return the log, with the exit status as its last line."""
+    build = Build(ID, "alice", "tools", "default", "sha256:" + "1" * 64, text=text)
+    place = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(base.wheels), "PIP_NO_CACHE_DIR": "1"}
+    work = BuildWork(build, size, place, remove)
+    session, home = folder / "session", folder / "home"
+    for each in (session, home):
+        each.mkdir(exist_ok=True)
+    for name, file in work.files().items():
+        (session / name).write_text(str(file["text"]))
+    argv = [str(base.python), *work.argv(str(session))[1:]]
+    environ = {"HOME": str(home), "PATH": "/usr/bin:/bin", "CARME_PACKAGES": work.packages(str(home))}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    return f"{done.stdout}{done.stderr}\nstatus {done.returncode}"
+
+
+def test_the_packages_of_the_layer_come_before_those_of_the_base(base: Environment, tmp_path: Path) -> None:
+    old = tmp_path / "home/.carme/images" / ID.replace("1", "2")
+    old.mkdir(parents=True)
+    said = run(base, tmp_path, "carme_tool\n", remove=(old.name, "../../.ssh"))
+    assert said.endswith("status 0"), said
+    assert "carme_tool 2.0" in said
+    layer = tmp_path / "home/.carme/images" / ID
+    about = json.loads((layer / "image.json").read_text())
+    assert about["packages"] == {"carme-first": "1.5", "carme-tool": "2.0"} or set(about["packages"].values()) == {
+        "1.5",
+        "2.0",
+    }
+    assert not old.exists()
+    assert [each.name for each in layer.parent.iterdir()] == [ID], "nothing half made"
+    assert (base.site / "carme_first.py").read_text() == "VERSION = '1.0'\n", "the base is as it was"
+    session = {"HOME": "/", "CARME_LAYER": str(layer), "CARME_PACKAGES": str(tmp_path / "own")}
+    code = "import carme_first, carme_tool; print(carme_first.VERSION, carme_tool.VERSION)"
+    found = subprocess.run([base.python, "-c", code], env=session, capture_output=True, text=True, check=True).stdout
+    assert found == "1.5 2.0\n"
+    own = tmp_path / "own/lib" / MINOR / "site-packages"
+    (own / "carme_tool.py").write_text("VERSION = '3.0'\n")
+    found = subprocess.run([base.python, "-c", code], env=session, capture_output=True, text=True, check=True).stdout
+    assert found == "1.5 3.0\n", "what is installed in the session comes first"
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "status", "said"),
+    [
+        ("carme_missing\n", 1 << 30, 1, "pip did not install the packages"),
+        ("carme_tool\n", 2000, 65, "take more than the 0 MiB"),
+    ],
+)
+def test_what_cannot_be_built_leaves_nothing(
+    base: Environment, tmp_path: Path, text: str, size: int, status: int, said: str
+) -> None:
+    log = run(base, tmp_path, text, size)
+    assert log.endswith(f"status {status}"), log
+    assert said in log
+    assert list((tmp_path / "home/.carme/images").iterdir()) == []
+
+
+def test_a_base_whose_python_looks_nowhere_else_is_refused(base: Environment, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    (bare / "bin").mkdir(parents=True)
+    site = bare / "lib" / MINOR / "site-packages"
+    site.mkdir(parents=True)
+    (bare / "bin/python").symlink_to(os.path.realpath(sys.executable))
+    (bare / "pyvenv.cfg").write_text(
+        f"{(base.folder / 'venv/pyvenv.cfg').read_text()}include-system-site-packages = false\n"
+    )
+    (site / "pip").symlink_to((base.site / "pip").resolve())
+    other = Environment.__new__(Environment)
+    other.python, other.wheels = bare / "bin/python", base.wheels
+    log = run(other, tmp_path, "carme_tool\n")
+    assert log.endswith("status 66"), log
+    assert "virtual environment without carme_packages" in log

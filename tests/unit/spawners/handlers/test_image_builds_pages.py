@@ -1,0 +1,145 @@
+"""Pages of the visitor's own images: the form, the log, and a removal that asks first; nothing of anybody else's."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from forged_hub import Browser
+from test_home_sessions import Part, alice, hub, part
+
+from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
+from carme_hub.images.offered import OfferedImages
+from carme_hub.images.settings import CarmeImages
+from carme_hub.slurm.owner.ways import FileNotRead
+from carme_hub.spawners.handlers.images import pages, rest
+from carme_hub.store.engine import make_engine, migrate
+from carme_hub.store.images.catalogue import ImageStore
+from carme_hub.store.images.nodes import NodeImageStore
+
+__all__ = ["alice", "hub", "part"]
+BUILDS = "/hub/carme/images/builds"
+
+
+class HelperThatReadsLogs:
+    """Reads the logs of builds as their users; ``logs``: bytes by path. ``looked``: where it looked."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, bytes] = {}
+        self.looked: list[str] = []
+
+    async def file(self, user: str, asked: Any) -> tuple[dict[str, Any], bytes]:
+        assert user == "alice"
+        self.looked.append(asked["path"])
+        raw = self.logs.get(asked["path"])
+        if raw is None:
+            raise FileNotRead("no such file", reason="missing")
+        offset = max(0, asked["offset"] + (len(raw) if asked["offset"] < 0 else 0))
+        about = {"size": len(raw), "offset": offset, "modified": 1.0, "inode": 7}
+        return about, raw[offset : offset + asked["length"]]
+
+
+@pytest.fixture
+def images(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    engine = make_engine(f"sqlite:///{tmp_path}/images.sqlite")
+    migrate(engine)
+    log = logging.getLogger("test")
+    found = OfferedImages(CarmeImages(), ImageStore(engine, "lab"), NodeImageStore(engine, "lab"), log)
+    more: Any = part
+    more.images, more.log, more.own_jobs = found, log, HelperThatReadsLogs()
+    for module in (pages, rest):
+        monkeypatch.setattr(module, "started_hub", lambda: part)
+    yield found
+    engine.dispose()
+
+
+def add(images: Any, **changes: Any) -> Build:
+    made = Build(str(uuid.uuid4()), "alice", "tools", "base", "sha256:" + "1" * 64, text="rich<2\n", created=1e9)
+    made = replace(made, state=BuildState.READY, **changes)
+    images.builds.add(made)
+    return made
+
+
+async def get(browser: Browser, path: str) -> tuple[int, str]:
+    status, text, _ = await browser.get(path)
+    return status, " ".join(html.unescape(text).split())
+
+
+async def test_the_list_has_the_visitors_own_and_the_form(alice: Browser, images: Any) -> None:
+    add(images)
+    add(images, name="secret", user="bob")
+    status, text = await get(alice, BUILDS)
+    assert status == 200
+    assert "tools</a>" in text
+    assert "secret" not in text
+    assert 'action="/hub/carme/images/builds"' in text
+    assert "You may have 5 images of 10.0 GiB each" in text
+
+
+async def test_a_refused_form_is_shown_again_as_it_was_sent(
+    alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def refuses(_hub: Any, _spawner: Any, _origin: Any, wanted: Any, _key: str) -> Any:
+        asked.append(wanted)
+        raise CannotBuild("The list names no package.")
+
+    async def origin(_hub: Any, _spawner: Any, options: Any) -> Any:
+        asked.append(options)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(pages, "open_build", refuses)
+    monkeypatch.setattr(pages, "origin_of", origin)
+    await get(alice, BUILDS)
+    sent = {"name": "mine", "text": "# <nothing>\n", "image": "base", "minutes": "20", "kind": "requirements"}
+    status, text, _ = await alice.post(BUILDS, sent)
+    assert status == 409
+    assert "The list names no package." in text
+    assert "# &lt;nothing&gt;" in text
+    options, wanted = asked
+    assert options == {"image": "base"}
+    assert (wanted.name, wanted.kind, wanted.minutes) == ("mine", "requirements", 20)
+
+
+async def test_the_page_of_a_build_has_its_log_and_follows_it(alice: Browser, images: Any, part: Part) -> None:
+    one = add(images, created=time.time())
+    images.builds.change(one.id, state=BuildState.BUILDING)
+    status, text = await get(alice, f"{BUILDS}/{one.id}")
+    assert status == 200
+    assert "The job waits in the queue, or begins." in text
+    helper: Any = part.own_jobs  # type: ignore[attr-defined]
+    [path] = helper.looked
+    assert path.endswith(f"/.carme/sessions/{one.id}/job.log")
+    helper.logs[path] = b"Collecting <rich>\n"
+    status, text = await get(alice, f"{BUILDS}/{one.id}")
+    assert "Collecting <rich>" in text
+    assert 'data-live="yes"' in text
+    status, text = await get(alice, f"{BUILDS}/{one.id}/log?of=build&from=11&inode=7")
+    said = json.loads(text)
+    assert (said["text"], said["end"], said["live"]) == ("<rich>\n", 18, True)
+    assert (await get(alice, f"{BUILDS}/{one.id}/log?from=-1"))[0] == 400
+
+
+async def test_a_removal_asks_first_and_is_never_of_somebody_else(alice: Browser, images: Any) -> None:
+    one, other = add(images), add(images, name="secret", user="bob")
+    status, text = await get(alice, f"{BUILDS}/{one.id}/remove")
+    assert status == 200
+    assert "Remove image tools?" in text
+    assert images.builds.build(one.id, 1e9).state is BuildState.READY, "a GET changes nothing"
+    for path in ("", "/remove", "/log"):
+        assert (await get(alice, f"{BUILDS}/{other.id}{path}"))[0] == 404
+    assert (await alice.post(f"{BUILDS}/{other.id}/remove", {}))[0] == 404
+    assert images.builds.build(other.id, 1e9).state is BuildState.READY
+    status, _, _ = await alice.post(f"{BUILDS}/{one.id}/remove", {})
+    assert status in (200, 303)
+    assert images.builds.build(one.id, 1e9).state is BuildState.REMOVED
