@@ -64,7 +64,7 @@ def describe(image: Path) -> None:
             size, files = size + entry[3], files + 1
             entry.append(hashlib.sha256((image / entry[0]).read_bytes()).hexdigest())
         found.update(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-    said = {"name": "torch", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
+    said = {"name": "orchid", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
     said |= {"listing": f"sha256:{found.hexdigest()}", "size_bytes": size, "files": files}
     (image / "image.json").write_text(json.dumps(said))
 
@@ -75,7 +75,7 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     for above in (folder, *folder.parents[:3]):
         if str(above).startswith("/tmp/pytest"):
             above.chmod(0o755)
-    image = folder / "store" / "torch"
+    image = folder / "store" / "orchid"
     image.parent.mkdir(mode=0o755)
     [listed] = [
         each
@@ -87,39 +87,40 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     local = str(folder / "local")
     demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
     found = Site(demo_hub, folder)
-    wait_for(lambda: "torch" in str(found.rest("GET", "images")), 60, "the catalogue")
+    wait_for(lambda: "orchid" in [each["name"] for each in found.rest("GET", "images")["images"]], 60, "the catalogue")
     yield found
     demo_hub.stop_all()
     demo_hub.restart()
 
 
 def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
-    torch = site.image("torch")
-    assert torch["inside"]["python"].startswith("3.")
-    assert torch["inside"]["jupyterlab"]
-    assert torch["fetch"]["there"] == 0
-    assert "torch" not in str(site.alice.get("/hub/spawn").body)
+    orchid = site.image("orchid")
+    assert orchid["inside"]["python"].startswith("3.")
+    assert orchid["inside"]["jupyterlab"]
+    assert orchid["fetch"]["there"] == 0
+    assert "orchid" not in str(site.alice.get("/hub/spawn").body)
 
-    site.rest("PUT", "images/torch/offers", {"to": "user", "name": "alice"})
-    wait_for(lambda: "torch – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
-    assert site.line("torch") == "Image torch: has to be fetched first"
+    site.rest("PUT", "images/orchid/offers", {"to": "user", "name": "alice"})
+    wait_for(lambda: "orchid – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
+    assert site.line("orchid") == "Image orchid: has to be fetched first"
 
     assert site.on_node("pull", DIGEST) == "fetched\n"
-    site.hub.start_server("alice", profile="cpu", image="torch")
+    site.hub.start_server("alice", profile="cpu", image="orchid")
     session = SessionOnNode.of(site.hub, "alice")
-    assert str(site.local / DIGEST.replace(":", "-")) in session.document["plan"]["argv"], "it uses the node's copy"
+    place = str(site.local / DIGEST.replace(":", "-"))
+    assert f"{place}/opt" in session.document["plan"]["argv"], "it uses the node's copy"
     jobs = site.hub.cluster.run("scontrol", "show", "job", str(session.row.job_id)).stdout
     assert f"Comment=carme-image={DIGEST}" in jobs, "by which a Prolog knows what to fetch"
-    wait_for(lambda: site.image("torch")["start_seconds"], 90, "its measured start")
-    assert site.image("torch")["users"] == ["alice"]
+    wait_for(lambda: site.image("orchid")["start_seconds"], 90, "its measured start")
+    assert site.image("orchid")["users"] == ["alice"]
 
     date = int(time.time()) + 86400
-    site.rest("PUT", "images/torch/retirement", {"date": date, "reason": "Use torch-2027."})
-    wait_for(lambda: "Use torch-2027." in str(site.alice.get("/hub/home").body), 30, "the message on alice's page")
-    site.rest("PUT", "images/torch/retirement", {"date": int(time.time()) - 60, "reason": "Use torch-2027."})
-    wait_for(lambda: "torch" not in site.line("torch"), 20, "the form without it")
+    site.rest("PUT", "images/orchid/retirement", {"date": date, "reason": "Use orchid-2."})
+    wait_for(lambda: "Use orchid-2." in str(site.alice.get("/hub/home").body), 30, "the message on alice's page")
+    site.rest("PUT", "images/orchid/retirement", {"date": int(time.time()) - 60, "reason": "Use orchid-2."})
+    wait_for(lambda: "orchid" not in site.line("orchid"), 20, "the form without it")
     assert site.hub.server("alice"), "the session keeps it"
     site.hub.stop_server("alice")
-    answer = site.hub.begin("alice", profile="cpu", image="torch")
+    answer = site.hub.begin("alice", profile="cpu", image="orchid")
     assert answer.status == 400, answer
     assert "is not an image of this profile" in str(answer.body)
