@@ -44,24 +44,25 @@ case "$word" in
     fi
     ;;
 esac
-exec "@FOLDER@/carme-node-images" prolog
+exec "@FOLDER@/carme-node-images" prolog@MORE@
 """
 
 
 def prolog_text(folder: Path, config: str = CONFIG) -> str:
     """Return the text of the Prolog."""
-    words = {"@FOLDER@": str(folder), "@CONFIG@": config, "@INTO@": SETTINGS["images"]["into"]}
+    more = "" if config == CONFIG else f' --config "{config}"'  # the usual one may be missing
+    words = {"@FOLDER@": str(folder), "@CONFIG@": config, "@INTO@": SETTINGS["images"]["into"], "@MORE@": more}
     text = _PROLOG_TEXT
     for name, value in words.items():
         text = text.replace(name, value)
     return text
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, config: str = CONFIG) -> Path:
     """Write all files, and return the folder's absolute path."""
     folder = write_programs(folder, FILES)
     new = folder / f".{PROLOG}.new"
-    new.write_text(prolog_text(folder), encoding="utf-8")
+    new.write_text(prolog_text(folder, config), encoding="utf-8")
     new.chmod(0o755)
     new.replace(folder / PROLOG)
     return folder

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 from rig.hub import Hub, wait_for
 from session_parts import SessionOnNode
 
+from carme_hub.cli.nodes.install_images import write
 from carme_hub.node.images import copy
 
 API, PAGES = "/services/images/api/v1", "/services/images"
-PROGRAM = Path(copy.__file__).with_name("store.py")
 DIGEST = "sha256:" + "c" * 64
 
 
@@ -28,6 +28,7 @@ class Site:
     def __init__(self, hub: Hub, folder: Path) -> None:
         self.hub, self.store, self.local = hub, folder / "store", folder / "local"
         self.ada, self.alice = hub.login("ada"), hub.login("alice")
+        self.programs, self.config = folder / "node", folder / "node-images.conf"
         self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
 
     def rest(self, method: str, path: str, body: Any = None) -> Any:
@@ -46,12 +47,24 @@ class Site:
         path = f"/hub/api/carme/availability?profile=cpu&image={image}"
         return str(self.alice.request_api("GET", path).body["profiles"]["cpu"]["image"])
 
-    def on_node(self, *words: str) -> str:
-        """Run the program of nodes, which on this one machine is the disk of all of them."""
-        config = self.store.parent / "node-images.conf"
-        config.write_text(f"[images]\nstores = {self.store}\ninto = {self.local}\nfree_percent = 1\n")
-        argv = [sys.executable, "-I", str(PROGRAM), *words, "--config", str(config)]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
+    def held(self) -> dict[str, Any]:
+        """Return what the nodes have, which on this one machine have one disk; {} = nothing of this digest."""
+        argv = [str(self.programs / "carme-node-images"), "list", "--config", str(self.config)]
+        listed = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return next((each for each in listed if each["digest"] == DIGEST), {})
+
+    @contextmanager
+    def prolog(self) -> Iterator[None]:
+        """Let Slurm's Prolog call ours too, as a site's script does."""
+        self.config.write_text(f"[images]\nstores = {self.store}\ninto = {self.local}\nfree_percent = 1\n")
+        write(self.programs, str(self.config))
+        script = self.hub.cluster.layout.node_programs / "carme-stage-prolog"
+        text = script.read_text()
+        script.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{self.programs}/carme-image-prolog\n"))
+        try:
+            yield
+        finally:
+            script.write_text(text)
 
 
 def describe(image: Path) -> None:
@@ -88,7 +101,8 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
     found = Site(demo_hub, folder)
     wait_for(lambda: "orchid" in [each["name"] for each in found.rest("GET", "images")["images"]], 60, "the catalogue")
-    yield found
+    with found.prolog():
+        yield found
     demo_hub.stop_all()
     demo_hub.restart()
 
@@ -104,8 +118,10 @@ def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
     wait_for(lambda: "orchid – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
     assert site.line("orchid") == "Image orchid: has to be fetched first"
 
-    assert site.on_node("pull", DIGEST) == "fetched\n"
+    assert not site.held()
     site.hub.start_server("alice", profile="cpu", image="orchid")
+    fetched = site.held()
+    assert fetched["seconds"] > 0, "by Slurm's Prolog, before the session began"
     session = SessionOnNode.of(site.hub, "alice")
     place = str(site.local / DIGEST.replace(":", "-"))
     assert f"{place}/opt" in session.document["plan"]["argv"], "it uses the node's copy"
@@ -121,6 +137,7 @@ def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
     wait_for(lambda: "orchid" not in site.line("orchid"), 20, "the form without it")
     assert site.hub.server("alice"), "the session keeps it"
     site.hub.stop_server("alice")
+    assert site.held()["at"] == fetched["at"]
     answer = site.hub.begin("alice", profile="cpu", image="orchid")
     assert answer.status == 400, answer
     assert "is not an image of this profile" in str(answer.body)
