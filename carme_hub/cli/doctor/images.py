@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from traitlets import TraitError
@@ -37,6 +37,27 @@ def check(config: Config) -> Iterator[Finding]:
         yield from _programs()
         yield from _policy()
     yield from _one_file(config, stores)
+
+
+def check_prolog(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield whether sessions look for their images where nothing puts them.
+
+    Args:
+        slurm: ``scontrol show config``.
+    """
+    try:
+        node_store = CarmeImages(config=config).node_store
+    except TraitError:
+        return  # reported already
+    # Of a list, newer Slurms show each script as Prolog[0], Prolog[1], …
+    there = [value for key, value in slurm.items() if key.partition("[")[0] == "Prolog"]
+    if node_store and not any(value not in ("", "(null)") for value in there):
+        yield unsafe(
+            "CarmeImages.node_store",
+            node_store,
+            "slurm.conf has no Prolog, so no node fetches an image, and no session with one that has a digest starts",
+            "Prolog=…/carme-image-prolog, as docs/howto/offer-images.md says",
+        )
 
 
 def _store(store: Path) -> Iterator[Finding]:

@@ -101,3 +101,13 @@ def test_images_of_one_file_need_fuse_that_users_may_open(store: Path, monkeypat
     fuse.touch(0o666)
     fuse.chmod(0o666)
     assert findings(store, images=listed, container_runtime="charliecloud") == []
+
+
+def test_copies_on_nodes_need_a_prolog_that_makes_them() -> None:
+    config = Config()
+    assert list(images.check_prolog(config, {"Prolog": "(null)"})) == []
+    config.CarmeImages.node_store = "/var/lib/carme-images"
+    for name in ("Prolog", "Prolog[0]"):
+        assert list(images.check_prolog(config, {name: "/etc/slurm/prolog.d/*"})) == []
+    [found] = images.check_prolog(config, {"Prolog": "(null)"})
+    assert (found.level, found.setting) == (Level.UNSAFE, "CarmeImages.node_store")
