@@ -4,11 +4,13 @@ A setuid file in a folder that users can read gives root on the node, whatever t
 device node can be opened under several runtimes. So there is no setuid, no setgid, no file capability, no device, no
 pipe, no socket, everything belongs to root and only root may write it, and no name leads out of the image. An absolute
 link is harmless inside, but a runtime that binds the image folder by folder follows it from outside: one whose target
-is in the image is made relative, one at the top of the tree without a target in it is refused.
+is in the image is made relative, one at the top of the tree without a target in it is refused. A relative link that
+goes up after it went down (``a/../b``) may lead out where ``a`` is a link itself, so it is followed to its end.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections import Counter
@@ -56,15 +58,20 @@ def harden(tree: Path, *, owner: int = 0) -> HardeningReport:
         raise ContainerError(f"{tree} is not a folder")
     report = HardeningReport()
     escapes: list[str] = []
+    turning: list[PurePosixPath] = []
     # Bottom up: a folder becomes read-only after its contents.
     for folder, folders, files, fd in os.fwalk(tree, topdown=False, follow_symlinks=False):
         inside = PurePosixPath("/", Path(folder).relative_to(tree).as_posix())
         for name in (*files, *folders):
             _harden_entry(fd, name, inside / name, tree, owner, report, escapes)
-    for entry in tree.iterdir():
-        # The runtime follows these from outside, through any number of links.
-        if not entry.resolve().is_relative_to(tree.resolve()):
-            escapes.append(f"/{entry.name} -> {entry.resolve()}")
+            if _turns(fd, name):
+                turning.append(inside / name)
+    root = os.path.realpath(tree)
+    # The runtime follows the links at the top from outside, through any number of links.
+    for path in (*(PurePosixPath("/", name) for name in sorted(os.listdir(tree))), *turning):  # noqa: PTH208
+        found = os.path.realpath(f"{root}{path}")
+        if found != root and not found.startswith(f"{root}/"):
+            escapes.append(f"{path} -> {found}")
     if escapes:
         raise ContainerError(f"these names lead out of the image: {', '.join(escapes[:MAX_EXAMPLES])}")
     os.lchown(tree, owner, owner)
@@ -128,18 +135,39 @@ def _harden_link(
         escapes.append(f"{path} -> {target}")
 
 
+def _turns(fd: int, name: str) -> bool:
+    """Return whether an entry is a link that goes up after it went down."""
+    try:
+        parts = os.readlink(name, dir_fd=fd).split("/")
+    except OSError:
+        return False  # no link, or removed
+    named = [part for part in parts if part not in ("", ".")]
+    return any(part == ".." and before != ".." for before, part in itertools.pairwise(named))
+
+
 def add_mount_points(tree: Path) -> None:
     """Create missing mount points of runtimes; refuse links in their place."""
     for name in MOUNT_FOLDERS:
-        folder = tree / name
-        if folder.resolve() != tree.resolve() / name:
-            raise ContainerError(f"/{name} of the image is a link; a bind there would go elsewhere")
-        folder.mkdir(parents=True, exist_ok=True)
+        _refuse_links(tree, name)
+        try:
+            (tree / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ContainerError(f"/{name} of the image is not a folder") from error
     for name in MOUNT_FILES:
+        _refuse_links(tree, "etc")
         file = tree / name
-        if file.parent.resolve() != tree.resolve() / "etc":
-            raise ContainerError("/etc of the image is a link; a bind there would go elsewhere")
         if file.is_symlink():
             file.unlink()  # /etc/resolv.conf often leads to a file of the system it was made on
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
+        try:
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
+        except OSError as error:
+            raise ContainerError("/etc of the image is not a folder") from error
+        if not file.is_file():
+            raise ContainerError(f"/{name} of the image is not a file")
+
+
+def _refuse_links(tree: Path, name: str) -> None:
+    for part in (*PurePosixPath(name).parents, PurePosixPath(name)):
+        if part.name and (tree / part).is_symlink():
+            raise ContainerError(f"/{part} of the image is a link; a bind there would go elsewhere")

@@ -25,7 +25,7 @@ def test_an_image_is_found_tried_and_retired(hub: Hub, people: Callable[[str], P
     alice.get_by_role("searchbox").fill("default jupyterlab")
     alice.get_by_role("button", name="Search").click()
     expect(alice.locator("#images-count")).to_contain_text("have “default jupyterlab”")
-    card.get_by_role("link", name="Try it: default").click()
+    card.get_by_role("link", name="Try it with default").click()
     alice.wait_for_url(re.compile(r"/hub/spawn\?.*opt-image=default"))
     expect(alice.locator("#carme-from-link")).to_contain_text("Nothing has been started")
 

@@ -54,7 +54,7 @@ class DoctorApp(Application):
         # Here: importing JupyterHub takes a second, which --help need not wait for.
         from carme_hub.cli.hub_config import load_config
 
-        from . import calendar, hub, policy, slurm
+        from . import calendar, hub, images, policy, slurm
 
         try:
             config = load_config(file)
@@ -72,6 +72,7 @@ class DoctorApp(Application):
         facts, licenses = slurm.read_facts(folder, environ), policy.licenses(config)
         yield from slurm.check(facts, policy.soft_qos(config), licenses)
         if facts.config is not None:  # else it is reported already that Slurm does not answer
+            yield from images.check_prolog(config, facts.config)
             yield from calendar.check_site(config)
 
     def report(self, findings: list[Finding]) -> int:

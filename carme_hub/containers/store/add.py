@@ -192,6 +192,7 @@ class _Adding:
         if manifest is not None:
             unpack_layers(self._store, manifest, tree, steps)
         else:
+            self._progress("Signatures are not checked: the policy is for registries, layouts and archives")
             digest = unpack_file(self._source, tree, steps)
             if self._is_there(digest):
                 return self._store.image(digest, self._options.form), digest
@@ -222,17 +223,19 @@ class _Adding:
         # The policy is asked by the copy: it may be stricter than as the image was added.
         if not self._options.trust.asks(self._source) and self._store.image(digest, self._options.form).exists():
             return digest, remote
-        return digest, skopeo.fetch(self._source, remote)
+        return digest, skopeo.fetch(self._source, digest, remote)
 
     def _finish(self, tree: Path, steps: Steps, digest: str, manifest: Manifest | None) -> Path:
         """Harden, describe and publish a tree; return the image's folder."""
         if not (tree / "usr").is_dir() and not (tree / "bin").exists():
             raise ContainerError(f"{self._source} contains no system: it has neither /usr nor /bin")
-        for name in OWN_FILES:  # the image's own of that name, which may be links
-            remove_tree(tree / name)
         add_mount_points(tree)
         self._progress("Compiling Python files")
         compile_python(tree, steps)
+        # The Python of the image has run, and may have changed anything in the tree.
+        add_mount_points(tree)
+        for name in OWN_FILES:  # the image's own of that name, which may be links, and to files that images share
+            remove_tree(tree / name)
         report = harden(tree, owner=os.geteuid())
         self._progress(f"Hardened: {report}")
         recipe = self._recipe(tree, digest, manifest, dict(report.counts))

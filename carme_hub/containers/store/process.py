@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +33,8 @@ PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs":
 _TICK = 0.2
 #: Bytes that a step may print.
 _SAYS = 256 << 20
+#: Processes and threads of the account; with more for each processor, since unsquashfs and compileall use all.
+_PROCESSES = 512
 #: How much a file system may fill before the tree is counted again, as a part of the bound.
 _PART = 8
 
@@ -96,6 +98,7 @@ class Steps:
         allowed_codes: Container[int] = (0,),
         stdin: IO[bytes] | None = None,
         pass_fds: Sequence[int] = (),
+        environ: Mapping[str, str] | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> str:
         """Run one step and return what it wrote to its standard output.
@@ -104,6 +107,7 @@ class Steps:
             tree: the folder that it fills, which is kept within the bounds meanwhile and afterwards.
             confine: by bubblewrap; not what needs a network, or is bubblewrap itself.
             ourselves: not as the account; for what we trust, the copy of a folder of this machine.
+            environ: further variables.
             tick: called several times a second.
 
         Raises:
@@ -115,9 +119,13 @@ class Steps:
             )
         words = self._confined(argv) if confine and self.confines else list(argv)
         # No file of it can be larger than the whole image may be, and it ends with us, however we end.
-        limits = ["prlimit", f"--fsize={self.bounds.size_bytes}", "--core=0", "--"]
-        words = ["setpriv", "--pdeathsig", "KILL", "--", *limits, *words]
+        limits = [f"--fsize={self.bounds.size_bytes}", "--core=0"]
         entry = None if ourselves else self._entry
+        if entry is not None:  # of the account, so that a program of the image cannot fill the machine with processes
+            limits += [f"--nproc={_PROCESSES + 8 * (os.cpu_count() or 1)}"]
+        # Where memory ends, the kernel ends a step first; old systems have no choom.
+        first = ["choom", "-n", "1000", "--"] if shutil.which("choom", path=ENVIRON["PATH"]) else []
+        words = ["setpriv", "--pdeathsig", "KILL", "--", *first, "prlimit", *limits, "--", *words]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(
@@ -127,7 +135,7 @@ class Steps:
                     stderr=err,
                     start_new_session=True,
                     pass_fds=pass_fds,
-                    env={**ENVIRON, "TMPDIR": str(self.work)},
+                    env={**ENVIRON, "TMPDIR": str(self.work), **(environ or {})},
                     umask=0o022,
                     user=entry.pw_uid if entry else None,
                     group=entry.pw_gid if entry else None,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from carme_hub.errors import ContainerError
 
+from .cosign import verified
 from .folder import StoreFolder
 from .manifest import MAX_BYTES, Blob, Manifest, digest_of, entry_digest, instance, parse_manifest, read_json
 from .process import Steps
@@ -56,8 +57,15 @@ class Skopeo:
         self._steps.bounds.check_size(manifest.size, str(source))
         return digest, manifest
 
-    def fetch(self, source: Source, manifest: Manifest) -> Manifest:
-        """Copy a registry's image to the blobs of the store; return its manifest as the store has it."""
+    def fetch(self, source: Source, digest: str, manifest: Manifest) -> Manifest:
+        """Copy a registry's image to the blobs of the store; return its manifest as the store has it.
+
+        Args:
+            digest: for which the tag stands, of the manifest or of an index that has it.
+        """
+        self._trust, lines = verified(source, (manifest.digest, digest), self._trust, self._steps)
+        for line in lines:
+            self._progress(line)
         layout = self._layout(manifest.blobs)
         there = sum(blob.size for blob in manifest.blobs if (layout / _blob(blob.digest)).exists())
         if there:
@@ -89,7 +97,12 @@ class Skopeo:
             argv = ["skopeo", "--policy", policy, "--tmpdir", str(self._steps.work)]
             argv += ["--registries.d", self._trust.signatures] if self._trust.signatures else []
             argv += [words[0], auth_option, auth]
-            return self._steps.run([*argv, *words[1:]], confine=False, pass_fds=(policy_fd, auth_fd), tick=tick)
+            try:
+                return self._steps.run([*argv, *words[1:]], confine=False, pass_fds=(policy_fd, auth_fd), tick=tick)
+            except ContainerError as error:
+                if hint := self._trust.hint(str(error)):
+                    raise ContainerError(f"{error}. {hint}") from error
+                raise
 
     def _layout(self, blobs: Collection[Blob]) -> Path:
         """Return a layout for skopeo to write to, with those of the blobs that the store has."""
@@ -131,6 +144,8 @@ class Skopeo:
         ]:
             raise ContainerError("skopeo copied other layers than those of the manifest")
         for each in (digest, *(blob.digest for blob in manifest.blobs)):
+            if expected is None:
+                self._store.blob_is_good(each)  # a damaged one is replaced; those of a registry were looked at before
             if not self._store.take_blob(layout / _blob(each), each):
                 raise ContainerError(f"the copy of {each} is damaged or missing; try again")
         return manifest

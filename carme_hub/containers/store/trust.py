@@ -6,10 +6,12 @@ so that nobody takes a policy that accepts everything, as Debian's does, for a c
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from carme_hub.errors import ContainerError
 
@@ -18,6 +20,8 @@ from .source import Source
 
 #: Where a policy is looked for if none is named: the site's for images, then that of podman and skopeo.
 POLICIES = (Path("/etc/carme-hub/image-policy.json"), Path("/etc/containers/policy.json"))
+#: What a skopeo says that cannot check signatures of cosign: Debian's, and those before 1.9.
+_CANNOT = ("sigstore disabled", "nknown policy requirement type", 'Unknown key "use-sigstore-attachments"')
 #: If there is none: no signatures are checked; what is copied is what has the digest.
 ANYTHING = b'{"default": [{"type": "insecureAcceptAnything"}]}'
 
@@ -39,12 +43,54 @@ class Trust:
 
     def asks(self, source: Source) -> bool:
         """Return whether the policy asks for anything of a source, or refuses it; without a file it does not."""
+        return _asks(self._of(source))
+
+    def requirements(self, source: Source) -> list[dict[str, Any]]:
+        """Return what the policy asks of a source, all of it; [] where it is not valid, so that skopeo refuses it."""
+        found = self._of(source)
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    def _of(self, source: Source) -> object:
         value = read_json(self.policy, f"the policy {self.file}")
         scopes = (value.get("transports") or {}).get(source.kind) or {}
         for scope in (*_scopes(source), ""):
             if scope in scopes:
-                return _asks(scopes[scope])
-        return _asks(value.get("default"))
+                return scopes[scope]
+        return value.get("default")
+
+    def only(self, requirements: list[dict[str, Any]]) -> Trust:
+        """Return the same with a policy that asks this of each registry's image; nothing, where that is []."""
+        asked = requirements or [{"type": "insecureAcceptAnything"}]
+        policy = {"default": [{"type": "reject"}], "transports": {"docker": {"": asked}}}
+        return replace(self, policy=json.dumps(policy).encode())
+
+    def asks_anywhere(self) -> bool:
+        """Return whether the policy asks for anything of any source, or refuses any."""
+        value = read_json(self.policy, f"the policy {self.file}")
+        transports = value.get("transports") or {}
+        scopes = [each for of in transports.values() if isinstance(of, dict) for each in of.values()]
+        return any(_asks(each) for each in (value.get("default"), *scopes))
+
+    def hint(self, said: str) -> str:
+        """Return what to do where skopeo refuses an image; "" where its own words say all.
+
+        Args:
+            said: by skopeo.
+        """
+        if b"sigstoreSigned" not in self.policy:
+            return ""
+        if any(words in said for words in _CANNOT):
+            return (
+                f"This skopeo cannot check signatures of cosign, which {self.file} asks for, and cosign is not"
+                " installed here: install cosign 2 or later, or sign with GPG (signedBy)"
+            )
+        if "signature was required, but no signature exists" in said:
+            where = self.signatures or "/etc/containers/registries.d"
+            return (
+                f"If cosign has signed it, a file in {where} must say use-sigstore-attachments: true for its registry "
+                "(containers-registries.d(5)); one for several kinds of machines needs cosign sign --recursive"
+            )
+        return ""
 
 
 def read_trust(policy: Path | None = None, authfile: Path | None = None, signatures: Path | None = None) -> Trust:
@@ -54,16 +100,24 @@ def read_trust(policy: Path | None = None, authfile: Path | None = None, signatu
         ContainerError: one cannot be read, or others can write the policy or read the passwords.
     """
     file = policy or next((each for each in POLICIES if each.is_file()), None)
-    text = ANYTHING if file is None else _read(file, 0o022, "nobody else may write it")
+    text = ANYTHING if file is None else read_protected(file, 0o022, "nobody else may write it")
     read_json(text, f"the policy {file}")
     auth = b"{}"
     if authfile is not None:
-        auth = _read(authfile, 0o077, "it has passwords, so only you may read it (mode 0600)")
+        auth = read_protected(authfile, 0o077, "it has passwords, so only you may read it (mode 0600)")
         read_json(auth, f"the passwords in {authfile}")
     return Trust(text, str(file or ""), auth, str(signatures or ""))
 
 
-def _read(file: Path, forbidden: int, reason: str) -> bytes:
+def read_protected(file: Path, forbidden: int, reason: str) -> bytes:
+    """Return the content of a file of ours or root's.
+
+    Args:
+        forbidden: bits of its mode. reason: why, in words.
+
+    Raises:
+        ContainerError: it cannot be read, or others have these rights.
+    """
     try:
         with file.open("rb") as opened:
             state = os.fstat(opened.fileno())

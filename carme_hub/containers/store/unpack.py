@@ -9,6 +9,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from carme_hub.containers.sif import find_squashfs
 from carme_hub.errors import ContainerError
 
 from .bounds import Bounds
@@ -16,7 +17,6 @@ from .folder import StoreFolder
 from .listing import tree_digest
 from .manifest import Manifest
 from .process import Steps
-from .sif import find_squashfs
 from .skopeo import write_layout
 from .source import Source
 

@@ -1,17 +1,18 @@
 #!/usr/bin/python3 -IS
 # ruff: noqa: T201, UP006, UP035, PTH100, PTH101, PTH102, PTH103, PTH104, PTH105, PTH108, PTH110
-# ruff: noqa: PTH112, PTH114, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208, PTH211
+# ruff: noqa: PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208, PTH211
 """carme-node-images: keeps images on this node's disk, fetched by digest from the site's store. Runs as root.
 
-* ``prolog``: from Slurm's Prolog. Fetches the image that the job's comment names (``carme-image=sha256:HEX``); where
-  that fails, a link to the store takes its place, so that the session starts, only slower. It never fails: a failing
-  Prolog drains the node.
+* ``prolog``: from Slurm's Prolog, by carme-image-prolog where the image is not here. Fetches the image that the job's
+  comment names (``carme-image=sha256:HEX``); where that fails, a link to the store takes its place, so that the session
+  starts, only slower. It never fails: a failing Prolog drains the node.
 * ``sync``: from a timer. Fetches what the images service wants here soon, and says what is here.
 * ``pull DIGEST``, ``list``, ``remove DIGEST``: by hand.
 
 A copy appears under its digest at once and whole, after it is proved and on disk. Bounds and places are in
 ``/etc/carme-hub/node-images.conf`` (``--config``); ``SETTINGS`` has what may be there. The least recently used images
-that nothing uses are removed where room is needed. carme-image-copy and carme-image-service lie beside this file.
+that no process and no job uses are removed where room is needed. carme-image-copy, carme-image-jobs and
+carme-image-service lie beside this file.
 """
 
 import configparser
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 CONFIG = "/etc/carme-hub/node-images.conf"
 #: Sections, keys and what they are without a file. stores: folders, separated by blanks. room_gib: of all images here;
-#: free_percent: of the disk, which stays free. prolog_seconds: the longest that a Prolog waits for a fetch.
+#: free_percent: of the disk, which stays free. prolog_seconds: the longest that a Prolog waits for a fetch. squeue:
+#: Slurm's command, by name or path.
 SETTINGS = {
     "images": {
         "stores": "/srv/images",
@@ -44,6 +46,7 @@ SETTINGS = {
         "files": "1000000",
         "seconds": "1800",
         "prolog_seconds": "300",
+        "squeue": "squeue",
     },
     "service": {"url": "", "token_file": "", "ca_file": ""},
 }
@@ -97,8 +100,8 @@ def read_settings(path: str, named: bool) -> "Dict[str, Dict[str, str]]":
 class NodeStore:
     """The images on this node: ``INTO/sha256-HEX``, and what is known of each in ``INTO/.state``."""
 
-    def __init__(self, settings: "Dict[str, str]") -> None:
-        self.path, self._settings = settings["into"], settings
+    def __init__(self, settings: "Dict[str, str]", node: str) -> None:
+        self.path, self._settings, self._node = settings["into"], settings, node
         self._stores = settings["stores"].split()
         self._state = os.path.join(self.path, ".state")
         for folder in (self.path, self._state):
@@ -136,9 +139,12 @@ class NodeStore:
         try:
             with open(self._note(reference), encoding="utf-8") as file:
                 said = json.load(file)
-            return {key: float(said[key]) for key in ("at", "seconds", "size", "used")}
+            found = {key: float(said[key]) for key in ("at", "seconds", "size", "used")}
         except (OSError, ValueError, KeyError, TypeError):
-            return {"at": 0.0, "seconds": 0.0, "size": 0.0, "used": 0.0}
+            found = {"at": 0.0, "seconds": 0.0, "size": 0.0, "used": 0.0}
+        with contextlib.suppress(OSError):
+            found["used"] = max(found["used"], os.stat(self._mark(reference)).st_mtime)
+        return found
 
     def remember(self, reference: str, **values: float) -> None:
         """Store what is known of an image."""
@@ -146,6 +152,10 @@ class NodeStore:
         with open(self._note(reference) + ".new", "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(self._note(reference) + ".new", self._note(reference))
+
+    def _mark(self, reference: str) -> str:
+        """Return the file that carme-image-prolog touches where the image is here."""
+        return os.path.join(self._state, os.path.basename(self.place(reference)) + ".used")
 
     def _note(self, reference: str) -> str:
         return os.path.join(self._state, os.path.basename(self.place(reference)) + ".json")
@@ -215,16 +225,22 @@ class NodeStore:
     def room(self, size: int, reference: str) -> int:
         """Return the bytes that an image may take, after others were removed that are not in use."""
         wanted = max(size + size // 10, 1 << 20)
-        used = self.in_use()
-        old = sorted((each for each in self.all() if each["reference"] != reference), key=lambda each: each["used"])
-        for each in old:
-            if self.left() >= wanted:
+        used = self.in_use() if self.left() < wanted else set()
+        old = [each for each in self.all() if each["reference"] != reference and each["used"] < time.time() - YOUNG]
+        old = [each for each in old if os.path.basename(self.place(each["reference"])) not in used]
+        jobs = set()  # type: Set[str] | None
+        if old and self.left() < wanted:
+            jobs = load("carme-image-jobs").images_of_jobs(self._node, self._settings["squeue"])
+        for each in sorted(old, key=lambda each: each["used"]):
+            if jobs is None or self.left() >= wanted:
                 break
-            if os.path.basename(self.place(each["reference"])) not in used and each["used"] < time.time() - YOUNG:
+            if each["reference"] not in jobs:
                 self.remove(each["reference"])
         left = self.left()
         if size and left < wanted:
-            raise NotCopied(f"it has {size >> 20} MiB, and there is room for {max(0, left) >> 20} MiB on this node")
+            why = "" if jobs is not None else ": squeue does not say which images jobs use here, so none is removed"
+            room = max(0, left) >> 20
+            raise NotCopied(f"it has {size >> 20} MiB, and there is room for {room} MiB on this node{why}")
         return left
 
     def left(self) -> int:
@@ -252,8 +268,9 @@ class NodeStore:
         elif os.path.isdir(path):
             os.rename(path, old)
             shutil.rmtree(old, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(self._note(reference))
+        for file in (self._note(reference), self._mark(reference)):
+            with contextlib.suppress(OSError):
+                os.unlink(file)
 
     @contextlib.contextmanager
     def locked(self, name: str, until: float) -> "Iterator[None]":
@@ -349,7 +366,7 @@ def main(words: "List[str]") -> int:
     verb = verbs[0] if verbs else ""
     try:
         settings = read_settings(config or CONFIG, bool(config))
-        store, seconds = NodeStore(settings["images"]), float(settings["images"]["seconds"])
+        store, seconds = NodeStore(settings["images"], node), float(settings["images"]["seconds"])
         if verb == "prolog" and len(verbs) == 1:
             return prolog(store, float(settings["images"]["prolog_seconds"]))
         if verb == "sync" and len(verbs) == 1:

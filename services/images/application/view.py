@@ -118,16 +118,13 @@ def page_of(images: Sequence[CatalogueImage], words: str, number: int) -> tuple[
 
 
 def gpu_lines(fits: Sequence[ProfileFit]) -> list[dict[str, str]]:
-    """Return a line for each profile with GPUs: ``state`` is fits, no or unknown."""
-    return [
-        {
-            "profile": each.profile.display_name,
-            "state": {True: "fits", False: "no", None: "unknown"}[each.fit.fits],
-            "why": each.fit.why,
-        }
-        for each in fits
-        if each.profile.gpus is not None
-    ]
+    """Return a line for profiles with GPUs, one where the answer is the same; ``state``: fits, no or unknown."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for each in fits:
+        if each.profile.gpus is not None:
+            state = {True: "fits", False: "no", None: "unknown"}[each.fit.fits]
+            names.setdefault((state, each.fit.why), []).append(each.profile.display_name)
+    return [{"profile": ", ".join(some), "state": state, "why": why} for (state, why), some in names.items()]
 
 
 def offers_shown(image: CatalogueImage, user: str, groups: Sequence[str], *, everything: bool) -> list[Offer]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 from rig.hub import Hub, wait_for
 from session_parts import SessionOnNode
 
+from carme_hub.cli.nodes.install_images import write
 from carme_hub.node.images import copy
 
 API, PAGES = "/services/images/api/v1", "/services/images"
-PROGRAM = Path(copy.__file__).with_name("store.py")
 DIGEST = "sha256:" + "c" * 64
 
 
@@ -28,6 +28,7 @@ class Site:
     def __init__(self, hub: Hub, folder: Path) -> None:
         self.hub, self.store, self.local = hub, folder / "store", folder / "local"
         self.ada, self.alice = hub.login("ada"), hub.login("alice")
+        self.programs, self.config = folder / "node", folder / "node-images.conf"
         self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
 
     def rest(self, method: str, path: str, body: Any = None) -> Any:
@@ -46,12 +47,24 @@ class Site:
         path = f"/hub/api/carme/availability?profile=cpu&image={image}"
         return str(self.alice.request_api("GET", path).body["profiles"]["cpu"]["image"])
 
-    def on_node(self, *words: str) -> str:
-        """Run the program of nodes, which on this one machine is the disk of all of them."""
-        config = self.store.parent / "node-images.conf"
-        config.write_text(f"[images]\nstores = {self.store}\ninto = {self.local}\nfree_percent = 1\n")
-        argv = [sys.executable, "-I", str(PROGRAM), *words, "--config", str(config)]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
+    def held(self) -> dict[str, Any]:
+        """Return what the nodes have, which on this one machine have one disk; {} = nothing of this digest."""
+        argv = [str(self.programs / "carme-node-images"), "list", "--config", str(self.config)]
+        listed = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return next((each for each in listed if each["digest"] == DIGEST), {})
+
+    @contextmanager
+    def prolog(self) -> Iterator[None]:
+        """Let Slurm's Prolog call ours too, as a site's script does."""
+        self.config.write_text(f"[images]\nstores = {self.store}\ninto = {self.local}\nfree_percent = 1\n")
+        write(self.programs, str(self.config))
+        script = self.hub.cluster.layout.node_programs / "carme-stage-prolog"
+        text = script.read_text()
+        script.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\n{self.programs}/carme-image-prolog\n"))
+        try:
+            yield
+        finally:
+            script.write_text(text)
 
 
 def describe(image: Path) -> None:
@@ -64,7 +77,7 @@ def describe(image: Path) -> None:
             size, files = size + entry[3], files + 1
             entry.append(hashlib.sha256((image / entry[0]).read_bytes()).hexdigest())
         found.update(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-    said = {"name": "torch", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
+    said = {"name": "orchid", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
     said |= {"listing": f"sha256:{found.hexdigest()}", "size_bytes": size, "files": files}
     (image / "image.json").write_text(json.dumps(said))
 
@@ -75,7 +88,7 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     for above in (folder, *folder.parents[:3]):
         if str(above).startswith("/tmp/pytest"):
             above.chmod(0o755)
-    image = folder / "store" / "torch"
+    image = folder / "store" / "orchid"
     image.parent.mkdir(mode=0o755)
     [listed] = [
         each
@@ -87,39 +100,44 @@ def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     local = str(folder / "local")
     demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
     found = Site(demo_hub, folder)
-    wait_for(lambda: "torch" in str(found.rest("GET", "images")), 60, "the catalogue")
-    yield found
+    wait_for(lambda: "orchid" in [each["name"] for each in found.rest("GET", "images")["images"]], 60, "the catalogue")
+    with found.prolog():
+        yield found
     demo_hub.stop_all()
     demo_hub.restart()
 
 
 def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
-    torch = site.image("torch")
-    assert torch["inside"]["python"].startswith("3.")
-    assert torch["inside"]["jupyterlab"]
-    assert torch["fetch"]["there"] == 0
-    assert "torch" not in str(site.alice.get("/hub/spawn").body)
+    orchid = site.image("orchid")
+    assert orchid["inside"]["python"].startswith("3.")
+    assert orchid["inside"]["jupyterlab"]
+    assert orchid["fetch"]["there"] == 0
+    assert "orchid" not in str(site.alice.get("/hub/spawn").body)
 
-    site.rest("PUT", "images/torch/offers", {"to": "user", "name": "alice"})
-    wait_for(lambda: "torch – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
-    assert site.line("torch") == "Image torch: has to be fetched first"
+    site.rest("PUT", "images/orchid/offers", {"to": "user", "name": "alice"})
+    wait_for(lambda: "orchid – Of the store" in str(site.alice.get("/hub/spawn").body), 20, "the offer in the form")
+    assert site.line("orchid") == "Image orchid: has to be fetched first"
 
-    assert site.on_node("pull", DIGEST) == "fetched\n"
-    site.hub.start_server("alice", profile="cpu", image="torch")
+    assert not site.held()
+    site.hub.start_server("alice", profile="cpu", image="orchid")
+    fetched = site.held()
+    assert fetched["seconds"] > 0, "by Slurm's Prolog, before the session began"
     session = SessionOnNode.of(site.hub, "alice")
-    assert str(site.local / DIGEST.replace(":", "-")) in session.document["plan"]["argv"], "it uses the node's copy"
+    place = str(site.local / DIGEST.replace(":", "-"))
+    assert f"{place}/opt" in session.document["plan"]["argv"], "it uses the node's copy"
     jobs = site.hub.cluster.run("scontrol", "show", "job", str(session.row.job_id)).stdout
     assert f"Comment=carme-image={DIGEST}" in jobs, "by which a Prolog knows what to fetch"
-    wait_for(lambda: site.image("torch")["start_seconds"], 90, "its measured start")
-    assert site.image("torch")["users"] == ["alice"]
+    wait_for(lambda: site.image("orchid")["start_seconds"], 90, "its measured start")
+    assert site.image("orchid")["users"] == ["alice"]
 
     date = int(time.time()) + 86400
-    site.rest("PUT", "images/torch/retirement", {"date": date, "reason": "Use torch-2027."})
-    wait_for(lambda: "Use torch-2027." in str(site.alice.get("/hub/home").body), 30, "the message on alice's page")
-    site.rest("PUT", "images/torch/retirement", {"date": int(time.time()) - 60, "reason": "Use torch-2027."})
-    wait_for(lambda: "torch" not in site.line("torch"), 20, "the form without it")
+    site.rest("PUT", "images/orchid/retirement", {"date": date, "reason": "Use orchid-2."})
+    wait_for(lambda: "Use orchid-2." in str(site.alice.get("/hub/home").body), 30, "the message on alice's page")
+    site.rest("PUT", "images/orchid/retirement", {"date": int(time.time()) - 60, "reason": "Use orchid-2."})
+    wait_for(lambda: "orchid" not in site.line("orchid"), 20, "the form without it")
     assert site.hub.server("alice"), "the session keeps it"
     site.hub.stop_server("alice")
-    answer = site.hub.begin("alice", profile="cpu", image="torch")
+    assert site.held()["at"] == fetched["at"]
+    answer = site.hub.begin("alice", profile="cpu", image="orchid")
     assert answer.status == 400, answer
     assert "is not an image of this profile" in str(answer.body)

@@ -116,6 +116,37 @@ def test_a_chain_of_links_that_leads_out_is_refused(evil: Path) -> None:
         harden(evil, owner=ME)
 
 
+def test_a_link_inside_that_leads_out_through_another_is_refused(evil: Path) -> None:
+    (evil / "usr/deep/er").mkdir(parents=True)
+    (evil / "usr/deep/er/root").symlink_to("/")
+    (evil / "usr/share").mkdir()
+    (evil / "usr/share/inside").symlink_to("../deep/er/root/../usr")  # as a session sees it: /usr
+    with pytest.raises(ContainerError, match="/usr/share/inside"):
+        harden(evil, owner=ME)
+    (evil / "usr/share/inside").unlink()
+    (evil / "usr/share/inside").symlink_to("../deep/er/../../share")
+    harden(evil, owner=ME)
+
+
+@pytest.mark.parametrize("name", ["opt", "usr/loop"])
+def test_links_that_lead_to_themselves_are_no_reason_to_fail(evil: Path, name: str) -> None:
+    (evil / name).symlink_to(Path(name).name)
+    harden(evil, owner=ME)
+
+
+@pytest.mark.parametrize("name", ["home", "etc", "var/tmp"])
+def test_a_file_or_a_link_in_place_of_a_mount_point_is_refused(evil: Path, name: str) -> None:
+    (evil / "etc").rename(evil / "usr/etc")
+    (evil / "var").mkdir(exist_ok=True)
+    (evil / name).write_text("no folder")
+    with pytest.raises(ContainerError, match="of the image is not a folder"):
+        add_mount_points(evil)
+    (evil / name).unlink()
+    (evil / name).symlink_to(Path(name).name)
+    with pytest.raises(ContainerError, match="go elsewhere"):
+        add_mount_points(evil)
+
+
 def test_mount_points_are_made_and_links_in_their_place_refused(evil: Path) -> None:
     (evil / "etc/resolv.conf").symlink_to("/run/resolv.conf")
     harden(evil, owner=ME)

@@ -166,6 +166,26 @@ def test_no_link_redirects_the_stores_own_files(store: Path, victim: Path, name:
     assert list(check_image_files(StoreFolder(store), image)) == []
 
 
+@pytest.mark.parametrize("name", ["image.json", "image.files.gz"])
+def test_the_python_of_an_image_cannot_redirect_them_either(
+    store: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def compile_python(tree: Path, _: Steps) -> None:
+        (tree / name).symlink_to("usr/bin/true")  # a file that it shares with the other image
+        (tree / "etc/hosts").unlink()
+        (tree / "etc/hosts").symlink_to("../usr/bin/true")
+
+    first = add(store).resolve()
+    monkeypatch.setattr("carme_hub.containers.store.add.compile_python", compile_python)
+    write_layout(store.parent / "layout", layer(SYSTEM), layer([Entry("usr/more")]))
+    second = add_image(f"oci:{store.parent}/layout", store, "hostile").resolve()
+    assert (second / "usr/bin/true").stat().st_ino == (first / "usr/bin/true").stat().st_ino
+    assert not (second / "etc/hosts").is_symlink()
+    for image in (first, second):
+        assert list(check_image_files(StoreFolder(store), image)) == []
+    untouched(victim)
+
+
 def test_a_bomb_is_refused_at_the_bound(store: Path, victim: Path) -> None:
     zeros = bytes(1 << 20)
     began = time.monotonic()
@@ -210,6 +230,7 @@ def test_a_step_can_write_nothing_else_and_leaves_no_process(store: Path, victim
     code = f"echo changed >{victim}; (sleep 300 &) ; touch inside; cat /proc/net/tcp | wc -l; id -u"
     with pytest.raises(ContainerError, match="Read-only file system"):
         steps.run(["touch", "/var/tmp/carme-escaped"])
+    assert steps.run(["cat", "/proc/self/oom_score_adj"]) == "1000\n"
     said = steps.run(["sh", "-c", f"{code} 2>/dev/null"]).split()
     assert (work / "inside").exists()
     assert said[-1] == ("65534" if os.getuid() == 0 else str(os.getuid()))
@@ -217,6 +238,16 @@ def test_a_step_can_write_nothing_else_and_leaves_no_process(store: Path, victim
     work.rmdir()
     (store.parent / "layout").mkdir()
     untouched(victim)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only the account has the bound")
+def test_a_step_cannot_fill_the_machine_with_processes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("carme_hub.containers.store.process._PROCESSES", 100)
+    code = "for at in $(seq 400); do sleep 5 & done 2>&1; kill $(jobs -p)"
+    steps = Steps(store, Bounds())
+    assert steps.confines
+    with pytest.raises(ContainerError, match=r"[Ff]ork"):
+        steps.run(["sh", "-c", code])
 
 
 def test_one_image_is_added_under_a_name_at_a_time(store: Path) -> None:

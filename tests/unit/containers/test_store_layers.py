@@ -163,6 +163,11 @@ def test_layouts_and_archives_are_images_with_layers(store: Path, tmp_path: Path
     assert len(about(image)["layers"]) == 2
     if kind != "docker-archive":  # in which layers are not packed: packed again, they are others
         assert about(image)["digest"] == digest
+    folder = StoreFolder(store)
+    folder.blob(about(image)["layers"][1]).write_bytes(b"damaged")
+    assert "is damaged" in str(list(check_image_files(folder, image.resolve())))
+    add_image(source, store, "again")
+    assert list(check_image_files(folder, image.resolve())) == [], "the next one with the layer has replaced it"
 
 
 def test_whiteouts_take_away_what_lower_layers_have(store: Path, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from carme_hub.cli.nodes.install_images import prolog_text
+
 PROGRAM = Path(__file__).parents[3] / "carme_hub" / "node" / "images" / "store.py"
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 OWN = {"image.json", "image.yaml", "image.files.gz"}
@@ -92,6 +94,18 @@ class Node:
 
     def place(self, digest: str = DIGEST) -> Path:
         return self.into / digest.replace(":", "-")
+
+    def remember(self, digest: str, **values: float) -> None:
+        """Change what the node knows of an image."""
+        state = self.into / ".state" / f"{digest.replace(':', '-')}.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), **values}))
+
+    def squeue(self, script: str) -> str:
+        """Return a squeue that answers by a shell script."""
+        path = self.folder / "squeue"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
 
     def leftovers(self) -> list[str]:
         return [path.name for path in self.into.glob(".new-*")] + [path.name for path in self.into.glob(".old-*")]
@@ -207,6 +221,39 @@ def test_the_prolog_fetches_what_the_comment_names_and_never_fails(node: Node) -
         assert node.run("prolog", SLURM_JOB_COMMENT=hostile).stderr == "", hostile
 
 
+def test_an_image_that_is_here_costs_its_prolog_a_shell_and_no_more(node: Node) -> None:
+    node.image()
+    assert node.run("pull", DIGEST).returncode == 0
+    node.remember(DIGEST, used=1.0)
+    slow = node.folder / "carme-node-images"
+    slow.write_text("#!/bin/sh\necho slow $1\n")
+    slow.chmod(0o755)
+    prolog = node.folder / "prolog"
+    prolog.write_text(prolog_text(node.folder, str(node.folder / "node-images.conf")))
+
+    def said(comment: str) -> str:
+        environ = {"SLURM_JOB_COMMENT": comment}  # Slurm gives a Prolog no PATH
+        done = subprocess.run(["/bin/sh", prolog], env=environ, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout + done.stderr
+
+    began = time.time()
+    assert said(f"more carme-image={DIGEST} more") == ""
+    [known] = json.loads(node.run("list").stdout)
+    assert known["used"] >= began - 1, "it is not the first that makes room for others"
+    for quiet in ("", "nothing", f"xcarme-image={DIGEST}"):
+        assert said(quiet) == ""
+    for other in (OTHER, f"{DIGEST}.sqfs", "sha256:../x", "sha256:$(echo x)"):
+        assert said(f"carme-image={other}") == "slow prolog\n", other
+    config = node.folder / "node-images.conf"
+    for odd in ("into=/elsewhere", f"into = {node.into} # a comment", "into : x"):
+        config.write_text(f"[images]\n{odd}\n")
+        assert said(f"carme-image={DIGEST}") == "slow prolog\n", odd
+    node.run("list")
+    node.place().rename(node.folder / "away")
+    node.place().symlink_to(node.folder / "away")
+    assert said(f"carme-image={DIGEST}") == "slow prolog\n", "a link stands in for it"
+
+
 def test_a_link_stands_in_for_an_image_that_cannot_be_fetched_until_it_can(node: Node) -> None:
     image = node.image()
     node.settings = {"room_gib": "0"}
@@ -239,10 +286,19 @@ def test_the_least_used_image_makes_room_unless_something_uses_it(node: Node) ->
         node.image(f"image{number}", digest, big=os.urandom(300 << 20) if number == 2 else b"x")
     for number, digest in enumerate(images[:2]):
         assert node.run("pull", digest).returncode == 0
-        state = node.into / ".state" / f"{digest.replace(':', '-')}.json"
-        known = {**json.loads(state.read_text()), "used": time.time() - 3600 + number, "size": 350 << 20}
-        state.write_text(json.dumps(known))
-    node.settings = {"room_gib": "1"}
+        node.remember(digest, used=time.time() - 3600 + number, size=350 << 20)
+    node.settings = {"room_gib": "1", "squeue": node.squeue("exit 1")}
+    silent = node.run("pull", images[2])
+    assert (silent.returncode, "squeue does not say" in silent.stderr) == (1, True), silent.stderr
+    node.settings["squeue"] = node.squeue(f"echo '(null)'; echo 'a carme-image={images[1]} b'")
+    busy = node.run("pull", images[2])  # its ranks have not started yet
+    assert (busy.returncode, node.place(images[0]).exists()) == (0, False), busy.stderr
+    assert node.place(images[1]).is_dir()
+    node.run("remove", images[2])
+    assert node.run("pull", images[0]).returncode == 0
+    node.settings["squeue"] = node.squeue("[ $3 = n1 ] && echo '(null)'")
+    for digest in images[:2]:
+        node.remember(digest, used=time.time() - 3600, size=350 << 20)
     # What a container has bound is in the mounts of its processes; a bind of a folder needs root, as the program has.
     used = node.place(images[0])
     with subprocess.Popen(
