@@ -92,7 +92,7 @@ class CarmeFolders(LoggingConfigurable):
             return None
         mine = [one for one in found.members if one.subject == user]
         role = desired_roles(mine, now).get(user, NOTHING)
-        applied = {one.applied for one in mine if one.applied}
+        applied = {one.applied for one in mine} & {READER, WRITER}
         if role and not applied:
             role = NOTHING  # it comes within seconds
         if role == WRITER and WRITER not in applied:

@@ -21,7 +21,7 @@ _STATES = {
     "accepted": "member",
     "declined": "declined",
     "left": "left",
-    "expired": "time is over",
+    "expired": "ended by itself",
     "revoked": "access ended",
 }
 _ACTS = {

@@ -82,7 +82,7 @@ def test_who_is_shut_out_reads_nothing_not_even_own_files(program: Program) -> N
 
 def test_somebody_whose_name_is_gone_is_shut_out_by_number(program: Program) -> None:
     program.shared()
-    assert program.do("revoke", str(PEOPLE["ben"]))["members"] == {str(PEOPLE["ann"]): "rw"}
+    assert program.do("revoke", f"+{PEOPLE['ben']}")["members"] == {str(PEOPLE["ann"]): "rw"}
 
 
 def test_a_writer_who_becomes_a_reader_writes_no_more_once_it_is_spread(program: Program) -> None:
@@ -227,6 +227,8 @@ def test_a_change_by_hand_is_seen(program: Program) -> None:
         ["grant", "projects", ID, "63001", "rw"],
         ["grant", "projects", ID, "ann\n", "rw"],
         ["revoke", "projects", ID, "0"],
+        ["revoke", "projects", ID, "+0"],
+        ["revoke", "projects", ID, "63001"],
         ["spread", "projects", ID, "63001,"],
         ["spread", "projects", ID, "63001,0"],
         ["spread", "projects", ID, "all"],
