@@ -74,9 +74,9 @@ class Folders:
             raise NoFolder
         return found
 
-    async def every(self) -> list[WithMembers]:
-        """Return all folders, for administrators."""
-        return await in_store_thread(self._store.every)
+    async def every(self, words: str = "") -> list[WithMembers]:
+        """Return all folders whose name, description, licence or owner have all the words, for administrators."""
+        return await in_store_thread(self._store.every, words)
 
     async def datasets(self, words: str) -> list[WithMembers]:
         """Return the published datasets that have all the words."""

@@ -68,6 +68,9 @@ LEFT = {
     "cluster/training/test_steps_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
+    # cluster/sessions/test_shared_folders.py has the same story without a browser.
+    "browser/test_folders_page.py": ("",),
+    "cluster/sandbox/test_folders_on_a_full_disk.py": ("",),
     "browser/test_code_server.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),

@@ -136,9 +136,9 @@ class FolderStore:
         # A name may look like the id of another folder; the id is meant then.
         return next(iter(sorted(found, key=lambda one: one.folder.id != id_or_name)), None)
 
-    def every(self) -> list[WithMembers]:
-        """Return all folders, by name."""
-        return self._find()
+    def every(self, words: str = "") -> list[WithMembers]:
+        """Return all folders in whose name, description, licence or owner all words are, by name."""
+        return self._find(*_has_words(words))
 
     def unfinished(self) -> list[WithMembers]:
         """Return the folders with something that may have to be applied: all that are not simply there."""
@@ -174,11 +174,9 @@ class FolderStore:
 
     def datasets(self, words: str = "", limit: int = 100) -> list[WithMembers]:
         """Return published datasets in whose name, description, licence or owner all words are, by name."""
-        where: list[Any] = [folders.c.dataset.is_(True), folders.c.published.is_(True)]
-        for word in words.lower().split()[:10]:
-            columns = (folders.c.name, folders.c.description, folders.c.licence, folders.c.owner)
-            where.append(or_(*(func.lower(column).contains(word, autoescape=True) for column in columns)))
-        return self._find(*where, limit=limit)
+        return self._find(
+            folders.c.dataset.is_(True), folders.c.published.is_(True), *_has_words(words), limit=limit
+        )
 
     def published(self) -> list[WithMembers]:
         """Return the folders that everybody may read, by name."""
@@ -214,6 +212,15 @@ class FolderStore:
             for row in connection.execute(select(members).where(members.c.folder.in_(some)).order_by(members.c.id)):
                 found.setdefault(row.folder, []).append(_member(row))
         return found
+
+
+def _has_words(words: str) -> list[Any]:
+    """Return the conditions that all words are in one of the texts of a folder."""
+    texts = (folders.c.name, folders.c.description, folders.c.licence, folders.c.owner)
+    return [
+        or_(*(func.lower(column).contains(word, autoescape=True) for column in texts))
+        for word in words.lower().split()[:10]
+    ]
 
 
 class _NameTaken(Exception):

@@ -35,7 +35,7 @@ def test_members_with_one_primary_group_read_what_others_of_it_make(program: Pro
     assert (data / "inner" / "file").stat().st_gid == GROUP_ID
     assert as_user("ben", lambda: (data / "inner" / "file").read_text(), group=GROUP_ID) == ""
     assert as_user("ben", lambda: (data / "inner" / "file").write_text("y"), group=GROUP_ID) == "PermissionError"
-    os.chmod(data / "inner", 0o707)  # as mv(1) may bring it: the group alone is shut out
+    (data / "inner").chmod(0o707)  # as mv(1) may bring it: the group alone is shut out
     assert program.do("scan")["names"] == ["inner"]
     program.do("repair", "ann")
     assert as_user("ben", lambda: (data / "inner" / "file").read_text(), group=GROUP_ID) == ""

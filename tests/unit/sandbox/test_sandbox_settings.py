@@ -177,7 +177,7 @@ def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
     state = short_path / folder if folder else default_state()
     demo = SimpleNamespace(
         url="http://127.0.0.1:8000",
-        cluster=SimpleNamespace(layout=Layout.at(state), passwords={"alice": "hush"}),
+        cluster=SimpleNamespace(layout=Layout.at(state), passwords={"alice": "hush"}, rootless=False),
         log=state / "log/hub.log",
     )
     monkeypatch.setattr(sys, "argv", ["/opt/bin/carme-hub"])
