@@ -309,7 +309,7 @@ def usage_text(demo: Demo) -> str:
         '       !hostname; id; echo "$CUDA_VISIBLE_DEVICES"; echo "$SLURMD_NODENAME"',
         "       Start a second server as bob and see in the form which GPUs are free.",
         "       Choose the image “training”, and open “New from template” in JupyterLab’s launcher.",
-        *([] if demo.cluster.rootless else ["       Open Services, folders: make one as alice, invite bob, and start with it."]),
+        *([] if demo.cluster.rootless else ["       Open Services, folders: make one as alice, and invite bob."]),
         "",
         *(f"    {what:<15} {layout.command(verb, str(label))}" for what, verb in COMMANDS.items()),
         f"    hub's log       {demo.log}",

@@ -214,6 +214,9 @@ class Folders:
 
     async def accept_handover(self, id: str, actor: Actor, accepted: bool) -> WithMembers:
         """Become the owner of a folder that was offered, or refuse it; who had it stays a writer."""
+        if accepted:
+            own = await in_store_thread(self._store.owned, OwnerKind.USER, actor.name)
+            rules.may_create(actor, OwnerKind.USER, actor.name, own, self._settings.max_folders)
 
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()

@@ -27,6 +27,8 @@ def can_read(user: str, path: str) -> bool:
 
 def test_three_people_share_a_folder_until_one_is_shut_out(hub: Hub, people: Callable[[str], Page]) -> None:
     hub.restart(CARME_SANDBOX_FOLDERS="1")
+    ready = "/services/folders/api/v1/openapi.json"
+    wait_for(lambda: hub.request("GET", ready).status == 200, 60, "the folders service")
     url = f"{hub.demo.url}/services/folders/"
     alice, bob, tina = people("alice"), people("bob"), people("tina")
     alice.get_by_role("button", name="Services").click()

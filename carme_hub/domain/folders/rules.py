@@ -163,6 +163,8 @@ def invite(
         users = {one.subject for one in members if one.kind is SubjectKind.USER and one.desired_role(now)}
         if len(users) >= MOST_MEMBERS:
             raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
+        if sum(one.state in (MemberState.PENDING, MemberState.OPEN) for one in members) >= MOST_MEMBERS:
+            raise FolderRefused(f"{MOST_MEMBERS} invitations have no answer yet. End some of them first.")
         return Member(0, folder.id, kind, subject, role, first, actor.name, now, expires=expires)
     if before.state in (MemberState.ACCEPTED, MemberState.OPEN, MemberState.PENDING):
         return before.replace(role=role, expires=expires)  # no new answer is needed

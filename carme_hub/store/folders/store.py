@@ -72,11 +72,9 @@ class FolderStore:
         Raises:
             FolderRefused: the name is taken.
         """
-        own = (folders.c.owner_kind == folder.owner_kind.value, folders.c.owner == folder.owner)
-        where = (folders.c.cluster == self._cluster, folders.c.state != _GONE, *own)
         try:
             with store_errors("The folder is not stored"), self._engine.begin() as connection:
-                most(int(connection.execute(select(func.count()).select_from(folders).where(*where)).scalar() or 0))
+                most(self._owned(connection, folder.owner_kind, folder.owner))
                 try:
                     connection.execute(insert(folders).values(**_row(folder)))
                 except IntegrityError as error:
@@ -136,6 +134,16 @@ class FolderStore:
         # A name may look like the id of another folder; the id is meant then.
         return next(iter(sorted(found, key=lambda one: one.folder.id != id_or_name)), None)
 
+    def owned(self, kind: OwnerKind, owner: str) -> int:
+        """Return how many folders a user or an account owns."""
+        with store_errors("Folders cannot be counted"), self._reading() as connection:
+            return self._owned(connection, kind, owner)
+
+    def _owned(self, connection: Connection, kind: OwnerKind, owner: str) -> int:
+        where = (folders.c.owner_kind == kind.value, folders.c.owner == owner)
+        there = (folders.c.cluster == self._cluster, folders.c.state != _GONE)
+        return int(connection.execute(select(func.count()).select_from(folders).where(*there, *where)).scalar() or 0)
+
     def every(self, words: str = "") -> list[WithMembers]:
         """Return all folders in whose name, description, licence or owner all words are, by name."""
         return self._find(*_has_words(words))
@@ -174,9 +182,7 @@ class FolderStore:
 
     def datasets(self, words: str = "", limit: int = 100) -> list[WithMembers]:
         """Return published datasets in whose name, description, licence or owner all words are, by name."""
-        return self._find(
-            folders.c.dataset.is_(True), folders.c.published.is_(True), *_has_words(words), limit=limit
-        )
+        return self._find(folders.c.dataset.is_(True), folders.c.published.is_(True), *_has_words(words), limit=limit)
 
     def published(self) -> list[WithMembers]:
         """Return the folders that everybody may read, by name."""

@@ -7,7 +7,6 @@ from tornado.web import HTTPError
 from carme_hub.services.folders.pages.base import FolderPage
 from carme_hub.services.folders.scopes import ADMIN
 
-
 #: Folders on one page of all; a search finds the others.
 MOST_ROWS = 200
 

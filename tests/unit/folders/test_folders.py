@@ -6,6 +6,7 @@ import pytest
 from forged_folders import NOW, Site
 from rig.folder_program import may
 
+from carme_hub.domain.folders import rules
 from carme_hub.domain.folders.folder import MemberState, OwnerKind, SubjectKind
 from carme_hub.domain.folders.rules import FolderRefused, NoFolder, NotManager
 from carme_hub.store.folders.store import WithMembers
@@ -161,6 +162,21 @@ async def test_names_are_the_sites_and_limits_are_the_owners(site: Site) -> None
     for name in ("", "A", "../x", "a/b", "-x", "a" * 64, "a b", "ä"):
         with pytest.raises(FolderRefused, match="A folder's name has 2 to 63"):
             await site.folders.create(name, site.actor("ben"))
+
+
+async def test_limits_hold_by_handing_over_and_for_invitations(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await shared(site)
+    await site.folders.offer_handover(found.folder.id, site.actor("ann"), "ben")
+    for name in ("one", "two", "three"):
+        await site.folders.create(name, site.actor("ben"))
+    with pytest.raises(FolderRefused, match="You have 3 folders, which is the most"):
+        await site.folders.accept_handover("genomes", site.actor("ben"), accepted=True)
+    await site.folders.accept_handover("genomes", site.actor("ben"), accepted=False)
+    monkeypatch.setattr(rules, "MOST_MEMBERS", 3)
+    for name in ("cleo", "dora", "mallory"):
+        await site.folders.invite("genomes", site.actor("ann"), USER, name, "ro")
+    with pytest.raises(FolderRefused, match="3 invitations have no answer yet"):
+        await site.folders.invite("genomes", site.actor("ann"), GROUP, "lab", "ro")
 
 
 async def test_a_stranger_learns_nothing(site: Site) -> None:
