@@ -65,7 +65,7 @@ class CarmeFolders(LoggingConfigurable):
     end_sessions = Bool(
         False,
         help="""Whether who manages a folder may end sessions that still have it mounted after its user's access has
-        ended. The default is no: files that are open stay open until those sessions end. It gives the service the scope
+        ended. The default is no: those sessions go on reading it until they end. It gives the service the scope
         to stop servers, so set it before or in ``configure``. Example::
 
             carme_hub.configure(c, folders=True, CarmeFolders={"end_sessions": True})
