@@ -261,6 +261,8 @@ def offer_handover(folder: Folder, members: Sequence[Member], to: str, actor: Ac
     """Return a folder whose owner wants somebody else to have it; "" takes that back."""
     require_there(folder)
     require_manager(folder, actor)
+    if to and folder.owner_kind is OwnerKind.ACCOUNT:
+        raise FolderRefused(f"The folder belongs to the account {folder.owner}, whose coordinators in Slurm manage it.")
     if to and is_owner(folder, to):
         raise FolderRefused(f"{to} owns the folder already.")
     if to and not any(one.subject == to and one.desired_role(now) for one in members):

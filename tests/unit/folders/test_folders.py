@@ -127,6 +127,8 @@ async def test_an_accounts_folder_stays_with_its_coordinators(site: Site) -> Non
         await site.folders.create("physics-data", site.actor("ben"), account="physics")
     found = await site.folders.create("physics-data", site.actor("ann"), account="physics")
     assert (found.folder.owner_kind, found.folder.owner) == (OwnerKind.ACCOUNT, "physics")
+    with pytest.raises(FolderRefused, match="belongs to the account physics"):
+        await site.folders.offer_handover("physics-data", site.actor("ann"), "ann")
     await site.folders.leave("physics-data", site.actor("ann"))
     site.coordinates = {"cleo": {"physics"}}
     with pytest.raises(NoFolder):
