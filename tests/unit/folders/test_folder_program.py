@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import stat
@@ -269,6 +270,11 @@ def test_a_second_file_that_others_could_have_written_is_not_loaded(program: Pro
     )
     assert done.returncode == 1
     assert "writable by root only" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["carme-folders", "carme-folders-tree"])
+def test_the_program_runs_on_the_python_of_an_older_system(name: str) -> None:
+    ast.parse((share_folder() / "libexec" / name).read_text(), feature_version=(3, 8))
 
 
 def test_the_program_as_it_is_shipped_says_what_it_lacks() -> None:
