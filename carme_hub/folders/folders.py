@@ -189,6 +189,7 @@ class Folders:
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()
             row = rules.accept(folder, *_invitation(members, invitation, actor), actor, now)
+            rules.require_room(members, actor.name, now)
             return Written(members=[row], event=Event(now, actor.name, "accepted"))
 
         return await self._change(id, actor, rule)

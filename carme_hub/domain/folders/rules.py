@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from carme_hub.errors import Refused
 
-from .folder import ROLES, Folder, FolderState, Member, MemberState, OwnerKind, SubjectKind, is_owner
+from .folder import ROLES, Folder, FolderState, Member, MemberState, OwnerKind, SubjectKind, desired_roles, is_owner
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}")
 #: An id of a folder: no name looks like one, since either names a folder for people and programs.
@@ -160,15 +160,20 @@ def invite(
     first = MemberState.PENDING if kind is SubjectKind.USER else MemberState.OPEN
     before = next((one for one in members if (one.kind, one.subject, one.via) == (kind, subject, 0)), None)
     if before is None:
-        users = {one.subject for one in members if one.kind is SubjectKind.USER and one.desired_role(now)}
-        if len(users) >= MOST_MEMBERS:
-            raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
+        require_room(members, subject if kind is SubjectKind.USER else "", now)
         if sum(one.state in (MemberState.PENDING, MemberState.OPEN) for one in members) >= MOST_MEMBERS:
             raise FolderRefused(f"{MOST_MEMBERS} invitations have no answer yet. End some of them first.")
         return Member(0, folder.id, kind, subject, role, first, actor.name, now, expires=expires)
     if before.state in (MemberState.ACCEPTED, MemberState.OPEN, MemberState.PENDING):
         return before.replace(role=role, expires=expires)  # no new answer is needed
     return before.replace(role=role, expires=expires, state=first, invited_by=actor.name, invited=now, answered=0.0)
+
+
+def require_room(members: Sequence[Member], user: str, now: float) -> None:
+    """Refuse one member more than a folder can have."""
+    users = {name for name, role in desired_roles(members, now).items() if role} | {user}
+    if len(users) > MOST_MEMBERS:
+        raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
 
 
 def accept(folder: Folder, invitation: Member, mine: Member | None, actor: Actor, now: float) -> Member:

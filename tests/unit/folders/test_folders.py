@@ -179,6 +179,9 @@ async def test_limits_hold_by_handing_over_and_for_invitations(site: Site, monke
         await site.folders.invite("genomes", site.actor("ann"), USER, name, "ro")
     with pytest.raises(FolderRefused, match="3 invitations have no answer yet"):
         await site.folders.invite("genomes", site.actor("ann"), GROUP, "lab", "ro")
+    await site.folders.accept("genomes", site.actor("cleo"), 0)
+    with pytest.raises(FolderRefused, match="A folder has at most 3 members"):
+        await site.folders.accept("genomes", site.actor("dora"), 0)
 
 
 async def test_a_stranger_learns_nothing(site: Site) -> None:
