@@ -286,7 +286,8 @@ def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
     """Start everything."""
     started = time.monotonic()
     demo = Demo.prepare(sandbox, progress)
-    demo.start(progress)
+    # Sandboxes of tests start without the service of shared folders, which most tests do not need.
+    demo.start(progress, {} if demo.cluster.rootless else {"CARME_SANDBOX_FOLDERS": "1"})
     progress(f"Ready after {time.monotonic() - started:.0f} s")
     return demo
 
@@ -308,6 +309,7 @@ def usage_text(demo: Demo) -> str:
         '       !hostname; id; echo "$CUDA_VISIBLE_DEVICES"; echo "$SLURMD_NODENAME"',
         "       Start a second server as bob and see in the form which GPUs are free.",
         "       Choose the image “training”, and open “New from template” in JupyterLab’s launcher.",
+        *([] if demo.cluster.rootless else ["       Open Services, folders: make one as alice, and invite bob."]),
         "",
         *(f"    {what:<15} {layout.command(verb, str(label))}" for what, verb in COMMANDS.items()),
         f"    hub's log       {demo.log}",

@@ -25,6 +25,7 @@ c.CarmeFolders.port = facts["ports"]["folders"]
 c.CarmeFolders.roots = {"projects": facts["folders"]}
 c.CarmeFolders.command = facts["folders_command"]
 c.CarmeFolders.interval, c.CarmeFolders.drift_interval = 2, 10
+c.CarmeFolders.end_sessions = True
 switches: dict[str, Any] = {
     "quotas": True,
     "reservations": True,

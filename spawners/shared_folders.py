@@ -71,5 +71,7 @@ class FolderAccess:
                     reason="folder-not-shared",
                 )
             binds.append(Bind(one.source, destination(one), "rw" if mount["mode"] == "rw" else "ro"))
-        roots = tuple(path for path in self._settings.roots.values())
+        # Not the roots: a link of the user's, which a bind of the site follows, could lead to other folders there, and
+        # a container engine that is root would mount what the user may not enter.
+        roots = (bind.source for bind in binds)
         return replace(site, binds=(*site.binds, *binds), bind_roots=(*site.bind_roots, *roots))

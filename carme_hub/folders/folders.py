@@ -21,8 +21,10 @@ from carme_hub.domain.folders.folder import (
     MemberState,
     OwnerKind,
     SubjectKind,
+    desired_roles,
     is_owner,
 )
+from carme_hub.domain.folders.reconciliation import UNKNOWN
 from carme_hub.domain.folders.rules import Actor, FolderRefused, NoFolder
 from carme_hub.folders.program import FolderError, FolderProgram
 from carme_hub.folders.settings import CarmeFolders
@@ -31,6 +33,8 @@ from carme_hub.store.threads import in_store_thread
 
 #: Applies the desired state of one folder at once (``reconciler.FolderReconciler.apply``).
 Apply = Callable[[str], Awaitable[WithMembers | None]]
+#: Folders whose files are looked at for people at the same time: each costs a process of root's.
+_MOST_LOOKS = 4
 
 
 class Folders:
@@ -47,6 +51,8 @@ class Folders:
     ) -> None:
         self._settings, self._store, self._program = settings, store, program
         self._apply, self._cluster, self._clock = apply, cluster, clock
+        #: Ids of folders whose files somebody has counted or mended at the moment.
+        self._looked_at: set[str] = set()
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -68,9 +74,9 @@ class Folders:
             raise NoFolder
         return found
 
-    async def every(self) -> list[WithMembers]:
-        """Return all folders, for administrators."""
-        return await in_store_thread(self._store.every)
+    async def every(self, words: str = "") -> list[WithMembers]:
+        """Return all folders whose name, description, licence or owner have all the words, for administrators."""
+        return await in_store_thread(self._store.every, words)
 
     async def datasets(self, words: str) -> list[WithMembers]:
         """Return the published datasets that have all the words."""
@@ -143,8 +149,10 @@ class Folders:
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()
             rows = rules.revoke(folder, members, member, actor, now)
-            about = ", ".join(f"{one.kind.value} {one.subject}" for one in rows)
-            return Written(members=rows, event=Event(now, actor.name, "revoked", about))
+            about = ", ".join(dict.fromkeys(f"{one.kind.value} {one.subject}" for one in rows))
+            out = folder.handover in {one.subject for one in rows}
+            changed = folder.replace(handover="") if out else None
+            return Written(changed, rows, Event(now, actor.name, "revoked", about))
 
         return await self._change(id, actor, rule)
 
@@ -181,6 +189,7 @@ class Folders:
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()
             row = rules.accept(folder, *_invitation(members, invitation, actor), actor, now)
+            rules.require_room(members, actor.name, now)
             return Written(members=[row], event=Event(now, actor.name, "accepted"))
 
         return await self._change(id, actor, rule)
@@ -206,6 +215,9 @@ class Folders:
 
     async def accept_handover(self, id: str, actor: Actor, accepted: bool) -> WithMembers:
         """Become the owner of a folder that was offered, or refuse it; who had it stays a writer."""
+        if accepted:
+            own = await in_store_thread(self._store.owned, OwnerKind.USER, actor.name)
+            rules.may_create(actor, OwnerKind.USER, actor.name, own, self._settings.max_folders)
 
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()
@@ -213,6 +225,8 @@ class Folders:
                 raise FolderRefused("This folder is not offered to you.")
             if not accepted:
                 return Written(folder.replace(handover=""), event=Event(now, actor.name, "handover-declined"))
+            if not desired_roles(members, now).get(actor.name):
+                raise FolderRefused("You are no member of this folder any more. Ask to be invited again.")
             changed = folder.replace(handover="", owner_kind=OwnerKind.USER, owner=actor.name)
             mine = next((one for one in members if (one.kind, one.subject, one.via) == _own(actor.name)), None)
             row = (mine or _writer(folder.id, actor.name, now)).replace(
@@ -238,13 +252,11 @@ class Folders:
 
     async def repair(self, id: str, actor: Actor) -> Mapping[str, Any]:
         """Let the members use the actor's own files, and count what they cannot use of others'."""
-        found = await self.one(id, actor)
-        return await self._answer(self._program.repair(found.folder.root, found.folder.id, actor.name))
+        return await self._looked(id, actor, actor.name)
 
     async def scan(self, id: str, actor: Actor) -> Mapping[str, Any]:
         """Count what members cannot use."""
-        found = await self.one(id, actor)
-        return await self._answer(self._program.scan(found.folder.root, found.folder.id))
+        return await self._looked(id, actor)
 
     async def apply_again(self, id: str, actor: Actor) -> WithMembers:
         """Write the whole desired state to the file system, over what somebody changed there by hand."""
@@ -252,8 +264,7 @@ class Folders:
         def rule(folder: Folder, members: Sequence[Member]) -> Written:
             rules.require_there(folder)
             rules.require_manager(folder, actor)
-            # "?" differs from every role, so that each is applied.
-            again = [one.replace(applied="?") for one in members if one.kind is SubjectKind.USER and one.uid]
+            again = [one.replace(applied=UNKNOWN) for one in members if one.kind is SubjectKind.USER and one.uid]
             changed = folder.replace(drift=(), drift_since=0.0, published_applied=not folder.published, spread=())
             return Written(changed, again, Event(self._clock(), actor.name, "applied-again"))
 
@@ -272,12 +283,22 @@ class Folders:
             raise NoFolder
         return done
 
-    @staticmethod
-    async def _answer(work: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    async def _looked(self, id: str, actor: Actor, mended_for: str = "") -> Mapping[str, Any]:
+        """Have root go through all files: for who is in the folder or manages it, and one at a time."""
+        folder = (found := await self.one(id, actor)).folder
+        if not (role_of(found, actor, self._clock()) or rules.manages(folder, actor)):
+            raise FolderRefused("Only members have the files looked at.", reason="not-yours")
+        if folder.id in self._looked_at or len(self._looked_at) >= _MOST_LOOKS:
+            raise FolderRefused("Somebody has the files looked at already. Try again in a minute.", reason="busy")
+        self._looked_at.add(folder.id)
         try:
-            return await work
+            if mended_for:
+                return await self._program.repair(folder.root, folder.id, mended_for)
+            return await self._program.scan(folder.root, folder.id)
         except FolderError as error:
             raise FolderRefused(f"The files cannot be looked at now: {error.message}.", reason=error.reason) from error
+        finally:
+            self._looked_at.discard(folder.id)
 
 
 def _invitation(members: Sequence[Member], id: int, actor: Actor) -> tuple[Member, Member | None]:
@@ -288,6 +309,8 @@ def _invitation(members: Sequence[Member], id: int, actor: Actor) -> tuple[Membe
             continue
         if one.kind is not SubjectKind.DATASET and actor.belongs_to(one.kind, one.subject) is not False:
             mine = next((each for each in members if (each.subject, each.via) == (actor.name, one.id)), None)
+            if not id and mine is not None and mine.state is MemberState.REVOKED:
+                continue
             return one, mine
     raise NoFolder
 
@@ -295,7 +318,10 @@ def _invitation(members: Sequence[Member], id: int, actor: Actor) -> tuple[Membe
 def _live(found: WithMembers, actor: Actor) -> bool:
     """Return whether somebody is in a folder, invited to it, or has it on the own list."""
     live = (MemberState.PENDING, MemberState.OPEN, MemberState.ACCEPTED)
+    ended = {one.via for one in found.members if one.subject == actor.name and one.state is MemberState.REVOKED}
     for one in found.members:
+        if one.id in ended:  # the invitation of a group, which does not let this user in any more
+            continue
         kind = SubjectKind.USER if one.kind is SubjectKind.DATASET else one.kind
         if one.state in live and actor.belongs_to(kind, one.subject):
             return True

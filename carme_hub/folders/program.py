@@ -14,17 +14,22 @@ from carme_hub.domain.folders.reconciliation import Found
 from carme_hub.errors import CarmeError, SlurmError
 from carme_hub.slurm.command import Answer
 
-#: Seconds of an act on one inode, and of a walk through all files of a folder, which ends by itself after 240.
-_QUICK, _WALK = 30.0, 300.0
-_WALKS = ("spread", "scan", "repair", "remove", "list")
+#: Seconds of an act on one inode; of a walk through all files of a folder, which ends by itself after 240; and of the
+#: one that nobody waits for, which ends by itself after 3000.
+_QUICK, _WALK, _LONG = 30.0, 300.0, 3100.0
+_SECONDS = {**dict.fromkeys(("scan", "repair", "remove", "list"), _WALK), "spread": _LONG}
 
 
 class FolderError(CarmeError):
-    """The program could not do it. ``reason``: its slug; "unknown" = it is not known what was done."""
+    """The program could not do it.
 
-    def __init__(self, message: str, reason: str) -> None:
+    Attributes:
+        reason: its slug; "unknown" = it is not known what was done. unchanged: it said that nothing is changed.
+    """
+
+    def __init__(self, message: str, reason: str, *, unchanged: bool = False) -> None:
         super().__init__(message)
-        self.message, self.reason = message, reason
+        self.message, self.reason, self.unchanged = message, reason, unchanged
 
 
 class Runs(Protocol):
@@ -46,7 +51,7 @@ class FolderProgram:
         await self._call("make", root, id)
 
     async def set_role(self, root: str, id: str, user: str, role: str) -> int:
-        """Let a user read or write, or ("") shut them out; return the user's number. ``user`` may be a number then."""
+        """Let a user read or write, or ("") shut them out; return the user's number. ``user`` may be +NUMBER then."""
         words = ("grant", root, id, user, role) if role else ("revoke", root, id, user)
         return int((await self._call(*words))["uid"])
 
@@ -91,16 +96,15 @@ class FolderProgram:
             raise FolderError(f"carme-folders {words[0]}: the answer is not understood", "unknown") from error
 
     async def _run(self, *words: str) -> str:
-        timeout = _WALK if words[0] in _WALKS else _QUICK
         try:
-            answer = await self._commands.run([*self._argv, *words], timeout=timeout)
+            answer = await self._commands.run([*self._argv, *words], timeout=_SECONDS.get(words[0], _QUICK))
         except SlurmError as error:  # the runner's word for a command without an answer
             raise FolderError(f"carme-folders {words[0]} gave no answer: {error}", "unknown") from error
         if answer.code == 0:
             return answer.out
         try:
             said = json.loads(answer.err)
-            raise FolderError(str(said["error"]), str(said["reason"]))
+            raise FolderError(str(said["error"]), str(said["reason"]), unchanged=answer.code == 1)
         except (ValueError, KeyError, TypeError) as error:
             raise FolderError(f"carme-folders {words[0]}: {answer.message}", "unknown") from error
 

@@ -8,12 +8,13 @@ what could not be applied before; every ``drift_interval`` seconds it compares a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from carme_hub.domain.folders import reconciliation, rules
-from carme_hub.domain.folders.folder import NOTHING, WRITER, Folder, FolderState, Member
+from carme_hub.domain.folders.folder import NOTHING, READER, WRITER, Folder, FolderState, Member, SubjectKind
 from carme_hub.domain.folders.reconciliation import Change
 from carme_hub.domain.folders.rules import Actor, NoFolder
 from carme_hub.errors import CarmeError
@@ -28,6 +29,8 @@ People = Callable[[Collection[str]], Awaitable[Collection[Actor]]]
 NAME = "carme-hub"
 #: Seconds after which a folder with a problem is tried again at the latest.
 _LONGEST_RETRY = 600.0
+#: Folders whose files are gone through at the same time.
+_MOST_WALKS = 4
 
 
 class FolderReconciler:
@@ -46,6 +49,9 @@ class FolderReconciler:
         self._people, self._log, self._clock = people, log, clock
         self._locks: dict[str, asyncio.Lock] = {}
         self._walks: dict[str, asyncio.Task[None]] = {}
+        self._walk_turn = asyncio.Semaphore(_MOST_WALKS)
+        #: By id, why the files of a folder could not all be changed the last time.
+        self._walk_problems: dict[str, str] = {}
         #: By id, when a folder with a problem is tried again, and after how many seconds the next time.
         self._retries: dict[str, tuple[float, float]] = {}
         #: Ids of folders on disk that no row knows, by root, as of the last comparison.
@@ -68,12 +74,14 @@ class FolderReconciler:
                 found = await self._publish(found)
             except FolderError as error:
                 problem = f"{error.message}."
+            if _has_walk(found.folder):
+                problem = problem or self._walk_problems.get(id, "")
             if not problem:
                 self._retries.pop(id, None)
             if problem != found.folder.problem:
                 self._log.log(logging.WARNING if problem else logging.INFO, "Folder %s: %s", id, problem or "applied")
                 found = await self._save(id, lambda folder, _members: Written(folder.replace(problem=problem)))
-        if found.folder.spread is not None or found.folder.state is FolderState.REMOVING:
+        if _has_walk(found.folder):
             self._start_walk(id)
         return found
 
@@ -92,13 +100,17 @@ class FolderReconciler:
         """Let in and shut out; return the folder, and why that failed for somebody."""
         folder, problems = found.folder, []
         for change in reconciliation.changes(folder, found.members, self._clock()):
-            who = str(change.uid) if change.uid and not change.role else change.user
+            who = f"+{change.uid}" if change.uid and not change.role else change.user
+            # Before the act: were its answer lost, and the user revoked then, nothing would seem to be left to do.
+            found = await self._save(folder.id, _applied(change, reconciliation.UNKNOWN))
             try:
                 uid = await self._program.set_role(folder.root, folder.id, who, change.role)
             except FolderError as error:
                 problems.append(f"{change.user}: {error.message}.")
+                if error.unchanged:
+                    found = await self._save(folder.id, _applied(change, change.before))
                 continue
-            found = await self._save(folder.id, _applied(change, uid))
+            found = await self._save(folder.id, _applied(change, change.role, uid))
         return found, " ".join(problems)
 
     async def _publish(self, found: WithMembers) -> WithMembers:
@@ -121,12 +133,22 @@ class FolderReconciler:
             task.add_done_callback(lambda _task: self._walks.pop(id, None))
 
     async def _walk_logged(self, id: str) -> None:
+        problem, before = "", self._walk_problems.pop(id, "")
         try:
-            await self.walk(id)
+            async with self._walk_turn:
+                await self.walk(id)
         except FolderError as error:
-            self._log.warning("Folder %s: %s; it is tried again", id, error.message)
+            problem = self._walk_problems[id] = f"Its files are not all changed: {error.message}."
         except CarmeError as error:
             self._log.warning("Folder %s: %s", id, error)
+            return
+        if problem == before:
+            return
+        self._log.log(logging.WARNING if problem else logging.INFO, "Folder %s: %s", id, problem or "all is applied")
+        with contextlib.suppress(CarmeError):  # deleted meanwhile; or stored by the next look
+            await self._save(
+                id, lambda now, _: Written(now.replace(problem=problem) if now.problem in ("", before) else None)
+            )
 
     async def walk(self, id: str) -> None:
         """Write into all files of a folder who writes them, or delete them all.
@@ -204,6 +226,8 @@ class FolderReconciler:
     async def _end(self, found: WithMembers) -> None:
         names = {one.subject for one in found.members if one.via}
         people = await self._people(names) if names else ()
+        if not rules.ended(found.members, people, self._clock()):
+            return
 
         def rule(_folder: Folder, members: Sequence[Member]) -> Written:
             now = self._clock()
@@ -258,16 +282,30 @@ class FolderReconciler:
             return
 
 
-def _applied(change: Change, uid: int) -> Callable[[Folder, Sequence[Member]], Written]:
-    """Return the rule that stores what was applied for a user, and what has to be written into the files then."""
+def _has_walk(folder: Folder) -> bool:
+    """Return whether something has to be done with all files of a folder."""
+    return folder.spread is not None or folder.state is FolderState.REMOVING
+
+
+def _applied(change: Change, role: str, uid: int = 0) -> Callable[[Folder, Sequence[Member]], Written]:
+    """Return the rule that stores what was applied for a user, and what has to be written into the files then.
+
+    Args:
+        role: what was applied. uid: whose number the program said, 0 = it has done nothing yet.
+    """
 
     def rule(folder: Folder, members: Sequence[Member]) -> Written:
-        rows = [one.replace(applied=change.role, uid=uid) for one in members if one.subject == change.user]
-        before = next((one.applied for one in members if one.subject == change.user and one.applied), NOTHING)
+        rows = [
+            one.replace(applied=role, uid=uid or change.uid)
+            for one in members
+            if one.kind is SubjectKind.USER and one.subject == change.user
+        ]
         spread = folder.spread
-        if change.role == WRITER:
+        if not uid:
+            return Written(members=rows)
+        if role == WRITER:
             spread = tuple(each for each in spread or () if each != uid)
-        elif before not in (NOTHING, "ro"):
+        elif change.before not in (NOTHING, READER):
             spread = (*(each for each in spread or () if each != uid), uid)
         return Written(folder.replace(spread=spread), rows)
 

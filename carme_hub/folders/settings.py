@@ -65,7 +65,7 @@ class CarmeFolders(LoggingConfigurable):
     end_sessions = Bool(
         False,
         help="""Whether who manages a folder may end sessions that still have it mounted after its user's access has
-        ended. The default is no: files that are open stay open until those sessions end. It gives the service the scope
+        ended. The default is no: those sessions go on reading it until they end. It gives the service the scope
         to stop servers, so set it before or in ``configure``. Example::
 
             carme_hub.configure(c, folders=True, CarmeFolders={"end_sessions": True})
@@ -92,7 +92,7 @@ class CarmeFolders(LoggingConfigurable):
             return None
         mine = [one for one in found.members if one.subject == user]
         role = desired_roles(mine, now).get(user, NOTHING)
-        applied = {one.applied for one in mine if one.applied}
+        applied = {one.applied for one in mine} & {READER, WRITER}
         if role and not applied:
             role = NOTHING  # it comes within seconds
         if role == WRITER and WRITER not in applied:

@@ -14,6 +14,7 @@ import pwd
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -71,6 +72,7 @@ class Program:
             if child == 0:
                 status = 99
                 try:
+                    self.module.STARTED = time.monotonic()
                     os.dup2(out.fileno(), 1)
                     os.dup2(err.fileno(), 2)
                     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
@@ -110,8 +112,12 @@ class Program:
         return self.data
 
 
-def as_user(name: str, act: Callable[[], object]) -> str:
-    """Do something as somebody, in a process of its own; return "" or the name of the error. Needs root."""
+def as_user(name: str, act: Callable[[], object], group: int = 0) -> str:
+    """Do something as somebody, in a process of its own; return "" or the name of the error. Needs root.
+
+    Args:
+        group: the primary group; 0 = one of the user's own, of the same number.
+    """
     uid = (PEOPLE | OTHERS)[name]
     end, begin = os.pipe()
     child = os.fork()
@@ -119,7 +125,7 @@ def as_user(name: str, act: Callable[[], object]) -> str:
         said = ""
         try:
             os.setgroups([GROUP_ID])
-            os.setresgid(uid, uid, uid)
+            os.setresgid(*(group or uid,) * 3)
             os.setresuid(uid, uid, uid)
             act()
         except OSError as error:

@@ -72,6 +72,9 @@ LEFT = {
     "cluster/training/test_steps_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
+    # cluster/sessions/test_shared_folders.py has the same story without a browser.
+    "browser/test_folders_page.py": ("",),
+    "cluster/sandbox/test_folders_on_a_full_disk.py": ("",),
     "browser/test_code_server.py": ("",),
     # The cells, ranks and curves are those of test_cell_run.py, test_elastic_live.py and test_run_real.py.
     "browser/test_training_story.py": ("",),

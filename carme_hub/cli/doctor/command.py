@@ -54,7 +54,7 @@ class DoctorApp(Application):
         # Here: importing JupyterHub takes a second, which --help need not wait for.
         from carme_hub.cli.hub_config import load_config
 
-        from . import calendar, hub, images, policy, slurm
+        from . import calendar, folders, hub, images, policy, slurm
 
         try:
             config = load_config(file)
@@ -63,6 +63,7 @@ class DoctorApp(Application):
             return
         yield from hub.check(config, file.resolve())
         yield from policy.check(config)
+        yield from folders.check(config)
         if self.no_slurm or not _uses_slurm(config):
             return
         try:

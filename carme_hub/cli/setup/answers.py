@@ -40,6 +40,7 @@ class Answers:
     public_port: int
     proxy_api_port: int
     services_port: int
+    folders_port: int
     group: str
     admin_group: str
     submit_via: str
@@ -52,6 +53,7 @@ class Answers:
     quotas: bool
     reservations: bool
     activity: bool
+    folders: str
     memory_max: str
 
     @property

@@ -43,6 +43,7 @@ PORTS: Mapping[str, tuple[int, str]] = {
     "public_port": (8000, "Port of the proxy on 127.0.0.1, for the web server."),
     "proxy_api_port": (8001, "Port of the proxy on 127.0.0.1, for the hub."),
     "services_port": (10102, "First of three ports on 127.0.0.1, for the services: quotas, reservations, activity."),
+    "folders_port": (10106, "Port of the service of shared folders on 127.0.0.1."),
 }
 
 

@@ -71,7 +71,7 @@ class SetupApp(ConfiguredApp):
     host, web_server, tls_certificate, tls_key = map(_answer, ("host", "web_server", "tls_certificate", "tls_key"))
     hub_address, hub_port, public_port = map(_answer, ("hub_address", "hub_port", "public_port"))
     proxy_api_port, group, admin_group = map(_answer, ("proxy_api_port", "group", "admin_group"))
-    services_port = _answer("services_port")
+    services_port, folders_port, folders = map(_answer, ("services_port", "folders_port", "folders"))
     submit_via, rest_url, partitions = map(_answer, ("submit_via", "rest_url", "partitions"))
     image, test_user, container_runtime = map(_answer, ("image", "test_user", "container_runtime"))
     local_passwords, memory_max = map(_answer, ("local_passwords", "memory_max"))

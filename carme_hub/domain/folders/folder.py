@@ -32,7 +32,8 @@ class SubjectKind(Enum):
 class MemberState(Enum):
     """What became of an invitation. Only ``ACCEPTED`` gives access, and only ``PENDING`` can be answered.
 
-    OPEN: of a group or an account, whose users answer.
+    OPEN: of a group or an account, whose users answer. EXPIRED: the time is over, or a user who came by a group or an
+    account is in it no more, and may accept again once they are. REVOKED: a user does not come in by a group again.
     """
 
     PENDING = "pending"

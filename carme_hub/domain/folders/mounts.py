@@ -54,7 +54,7 @@ def chosen(option: object, offered: Sequence[Mountable]) -> tuple[list[dict[str,
         text = as_text(option)
     except ValueError as error:
         return [], [f"{error}."]
-    by_key = {key: one for one in offered for key in (one.name, one.id)}
+    by_key = _by_key(offered)
     found: dict[str, dict[str, str]] = {}
     wrong = []
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -75,9 +75,14 @@ def chosen(option: object, offered: Sequence[Mountable]) -> tuple[list[dict[str,
     return list(found.values()), wrong
 
 
+def _by_key(offered: Sequence[Mountable]) -> dict[str, Mountable]:
+    """Return folders by name and id; a name that looks like the id of another folder does not hide that."""
+    return {one.name: one for one in offered} | {one.id: one for one in offered}
+
+
 def without_lost(text: str, offered: Sequence[Mountable]) -> str:
     """Return a remembered choice without what is not shared any more, and with less where only reading is left."""
-    by_key = {key: one for one in offered for key in (one.name, one.id)}
+    by_key = _by_key(offered)
     found = []
     for part in filter(None, text.split(",")):
         key, _, mode = part.partition(":")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from .folder import NOTHING, Folder, FolderState, Member, desired_roles
 
+#: What was applied last is not known: it differs from every role, so that the desired one is applied.
+UNKNOWN = "?"
 _WORDS = {"": "no access", "ro": "read access", "rw": "write access"}
 
 
@@ -33,11 +35,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One user whose rights are to be written. ``uid``: of what was applied before, 0 = nothing was."""
+    """One user whose rights are to be written.
+
+    Attributes:
+        uid: of what was applied before, 0 = nothing was, or it is not known. before: what was applied; ``UNKNOWN``: an
+            act whose answer was lost.
+    """
 
     user: str
     role: str
     uid: int = 0
+    before: str = NOTHING
 
 
 def changes(folder: Folder, members: Sequence[Member], now: float) -> list[Change]:
@@ -46,7 +54,7 @@ def changes(folder: Folder, members: Sequence[Member], now: float) -> list[Chang
         return []
     applied, uids = _applied(members)
     found = [
-        Change(user, role, uids.get(user, 0))
+        Change(user, role, uids.get(user, 0), applied.get(user, NOTHING))
         for user, role in desired_roles(members, now).items()
         if role != applied.get(user, NOTHING)
     ]

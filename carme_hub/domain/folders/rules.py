@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from carme_hub.errors import Refused
 
-from .folder import ROLES, Folder, FolderState, Member, MemberState, OwnerKind, SubjectKind, is_owner
+from .folder import ROLES, Folder, FolderState, Member, MemberState, OwnerKind, SubjectKind, desired_roles, is_owner
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}")
+#: An id of a folder: no name looks like one, since either names a folder for people and programs.
+ID = re.compile(r"[0-9a-f]{12}")
 #: Members of one folder whom its file system lets in, as carme-folders has it.
 MOST_MEMBERS = 200
 _LINE, _TEXT = 200, 4000
@@ -68,6 +70,8 @@ def checked_name(name: str) -> str:
             "A folder's name has 2 to 63 small letters, digits, dots, dashes and underscores, and begins with a letter "
             "or digit: it is its place in sessions, /shared/NAME."
         )
+    if ID.fullmatch(name):
+        raise FolderRefused("12 hexadecimal digits are no name, but the number of a folder. Choose another name.")
     return name
 
 
@@ -156,13 +160,20 @@ def invite(
     first = MemberState.PENDING if kind is SubjectKind.USER else MemberState.OPEN
     before = next((one for one in members if (one.kind, one.subject, one.via) == (kind, subject, 0)), None)
     if before is None:
-        users = {one.subject for one in members if one.kind is SubjectKind.USER and one.desired_role(now)}
-        if len(users) >= MOST_MEMBERS:
-            raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
+        require_room(members, subject if kind is SubjectKind.USER else "", now)
+        if sum(one.state in (MemberState.PENDING, MemberState.OPEN) for one in members) >= MOST_MEMBERS:
+            raise FolderRefused(f"{MOST_MEMBERS} invitations have no answer yet. End some of them first.")
         return Member(0, folder.id, kind, subject, role, first, actor.name, now, expires=expires)
     if before.state in (MemberState.ACCEPTED, MemberState.OPEN, MemberState.PENDING):
         return before.replace(role=role, expires=expires)  # no new answer is needed
     return before.replace(role=role, expires=expires, state=first, invited_by=actor.name, invited=now, answered=0.0)
+
+
+def require_room(members: Sequence[Member], user: str, now: float) -> None:
+    """Refuse one member more than a folder can have."""
+    users = {name for name, role in desired_roles(members, now).items() if role} | {user}
+    if len(users) > MOST_MEMBERS:
+        raise FolderRefused(f"A folder has at most {MOST_MEMBERS} members. Publish it, or use several folders.")
 
 
 def accept(folder: Folder, invitation: Member, mine: Member | None, actor: Actor, now: float) -> Member:
@@ -188,6 +199,8 @@ def accept(folder: Folder, invitation: Member, mine: Member | None, actor: Actor
     if invitation.state is not MemberState.OPEN:
         raise FolderRefused(f"The invitation of {invitation.subject} is {invitation.state.value}.")
     if mine is not None:
+        if mine.state is MemberState.REVOKED:
+            raise FolderRefused("Your access has been ended. Ask to be invited by name.")
         return mine.replace(state=MemberState.ACCEPTED, answered=now, role=invitation.role, expires=invitation.expires)
     return Member(
         *(0, folder.id, SubjectKind.USER, actor.name, invitation.role, MemberState.ACCEPTED),
@@ -231,7 +244,10 @@ def leave(folder: Folder, members: Sequence[Member], user: str, now: float) -> l
 
 
 def revoke(folder: Folder, members: Sequence[Member], member: int, actor: Actor, now: float) -> list[Member]:
-    """Return the rows whose access ends: that of a user, or of a group or an account and all who came by it."""
+    """Return the rows whose access ends: all of a user, or that of a group or an account and of all who came by it.
+
+    Who came by a group's invitation cannot come by it again then.
+    """
     require_manager(folder, actor)
     one = next((each for each in members if each.id == member), None)
     if one is None:
@@ -239,7 +255,10 @@ def revoke(folder: Folder, members: Sequence[Member], member: int, actor: Actor,
     if one.kind is SubjectKind.USER and is_owner(folder, one.subject):
         raise FolderRefused("The owner keeps the folder. Hand it over first.")
     open_states = (MemberState.PENDING, MemberState.OPEN, MemberState.ACCEPTED)
-    rows = [each for each in members if each.id == member or (each.via == member and member)]
+    if one.kind is SubjectKind.USER:
+        rows = [each for each in members if (each.kind, each.subject) == (one.kind, one.subject)]
+    else:
+        rows = [each for each in members if member in (each.id, each.via)]
     return [each.replace(state=MemberState.REVOKED, answered=now) for each in rows if each.state in open_states]
 
 
@@ -247,6 +266,8 @@ def offer_handover(folder: Folder, members: Sequence[Member], to: str, actor: Ac
     """Return a folder whose owner wants somebody else to have it; "" takes that back."""
     require_there(folder)
     require_manager(folder, actor)
+    if to and folder.owner_kind is OwnerKind.ACCOUNT:
+        raise FolderRefused(f"The folder belongs to the account {folder.owner}, whose coordinators in Slurm manage it.")
     if to and is_owner(folder, to):
         raise FolderRefused(f"{to} owns the folder already.")
     if to and not any(one.subject == to and one.desired_role(now) for one in members):
@@ -272,5 +293,5 @@ def ended(members: Sequence[Member], people: Collection[Actor], now: float) -> l
             if invitation is None or person is None:
                 continue
             if person.belongs_to(invitation.kind, invitation.subject) is False:
-                found.append(one.replace(state=MemberState.REVOKED, answered=now))
+                found.append(one.replace(state=MemberState.EXPIRED, answered=now))
     return found

@@ -72,11 +72,9 @@ class FolderStore:
         Raises:
             FolderRefused: the name is taken.
         """
-        own = (folders.c.owner_kind == folder.owner_kind.value, folders.c.owner == folder.owner)
-        where = (folders.c.cluster == self._cluster, folders.c.state != _GONE, *own)
         try:
             with store_errors("The folder is not stored"), self._engine.begin() as connection:
-                most(int(connection.execute(select(func.count()).select_from(folders).where(*where)).scalar() or 0))
+                most(self._owned(connection, folder.owner_kind, folder.owner))
                 try:
                     connection.execute(insert(folders).values(**_row(folder)))
                 except IntegrityError as error:
@@ -136,9 +134,19 @@ class FolderStore:
         # A name may look like the id of another folder; the id is meant then.
         return next(iter(sorted(found, key=lambda one: one.folder.id != id_or_name)), None)
 
-    def every(self) -> list[WithMembers]:
-        """Return all folders, by name."""
-        return self._find()
+    def owned(self, kind: OwnerKind, owner: str) -> int:
+        """Return how many folders a user or an account owns."""
+        with store_errors("Folders cannot be counted"), self._reading() as connection:
+            return self._owned(connection, kind, owner)
+
+    def _owned(self, connection: Connection, kind: OwnerKind, owner: str) -> int:
+        where = (folders.c.owner_kind == kind.value, folders.c.owner == owner)
+        there = (folders.c.cluster == self._cluster, folders.c.state != _GONE)
+        return int(connection.execute(select(func.count()).select_from(folders).where(*there, *where)).scalar() or 0)
+
+    def every(self, words: str = "") -> list[WithMembers]:
+        """Return all folders in whose name, description, licence or owner all words are, by name."""
+        return self._find(*_has_words(words))
 
     def unfinished(self) -> list[WithMembers]:
         """Return the folders with something that may have to be applied: all that are not simply there."""
@@ -174,11 +182,7 @@ class FolderStore:
 
     def datasets(self, words: str = "", limit: int = 100) -> list[WithMembers]:
         """Return published datasets in whose name, description, licence or owner all words are, by name."""
-        where: list[Any] = [folders.c.dataset.is_(True), folders.c.published.is_(True)]
-        for word in words.lower().split()[:10]:
-            columns = (folders.c.name, folders.c.description, folders.c.licence, folders.c.owner)
-            where.append(or_(*(func.lower(column).contains(word, autoescape=True) for column in columns)))
-        return self._find(*where, limit=limit)
+        return self._find(folders.c.dataset.is_(True), folders.c.published.is_(True), *_has_words(words), limit=limit)
 
     def published(self) -> list[WithMembers]:
         """Return the folders that everybody may read, by name."""
@@ -214,6 +218,15 @@ class FolderStore:
             for row in connection.execute(select(members).where(members.c.folder.in_(some)).order_by(members.c.id)):
                 found.setdefault(row.folder, []).append(_member(row))
         return found
+
+
+def _has_words(words: str) -> list[Any]:
+    """Return the conditions that all words are in one of the texts of a folder."""
+    texts = (folders.c.name, folders.c.description, folders.c.licence, folders.c.owner)
+    return [
+        or_(*(func.lower(column).contains(word, autoescape=True) for column in texts))
+        for word in words.lower().split()[:10]
+    ]
 
 
 class _NameTaken(Exception):

@@ -10,8 +10,9 @@ from carme_hub.services.handlers import Visitor
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.sessions.associations import AssociationCache
 
-#: Seconds for which groups of users are believed, where they decide about access.
-MAX_AGE = 60.0
+#: Seconds for which groups and accounts are believed, where they decide about access: with the time between two looks
+#: (``CarmeFolders.interval``) it is less than the minute within which access ends.
+MAX_AGE = 30.0
 
 
 class PeopleOfSite:
@@ -31,7 +32,7 @@ class PeopleOfSite:
     async def known(self, names: Collection[str]) -> list[Actor]:
         """Return those of some users whom the hub knows; their accounts are None before Slurm has answered."""
         await self._users.refresh(MAX_AGE)
-        await self._associations.refresh()
+        await self._associations.refresh(MAX_AGE)
         found = []
         for name in names:
             person = self._users.people.get(name)

@@ -40,7 +40,18 @@ class FolderPage(pages.PageHandler):
         row = folder_out(self.service, found, self.actor).model_dump()
         whose = row["owner"] if row["owner_kind"] == "user" else f"account {row['owner']}"
         users = sum(1 for one in found.members if one.desired_role(time.time()))
-        return {**row, "whose": whose, "role_words": ROLE_WORDS[row["my_role"]], "users": users}
+        offers = [
+            {
+                "by": one.invited_by,
+                "kind": one.kind.value,
+                "subject": one.subject,
+                "role": one.role,
+                "until": day(one.expires),
+            }
+            for one in found.members
+            if one.id in row["invitations"]
+        ]
+        return {**row, "whose": whose, "role_words": ROLE_WORDS[row["my_role"]], "users": users, "offers": offers}
 
     def show(self, template: str, **more: Any) -> None:
         """Send a page; ``can_write``: whether the visitor may send its forms."""

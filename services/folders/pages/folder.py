@@ -21,7 +21,7 @@ _STATES = {
     "accepted": "member",
     "declined": "declined",
     "left": "left",
-    "expired": "time is over",
+    "expired": "ended by itself",
     "revoked": "access ended",
 }
 _ACTS = {
@@ -69,6 +69,7 @@ class FolderHandler(FolderPage):
                     "name": one.server_name,
                     "mode": one.mode,
                     "lost": one.lost,
+                    "job": one.job,
                     "since": _clock(one.created),
                 }
                 for one in sessions
@@ -113,7 +114,7 @@ class ActHandler(FolderPage):
         if not self.confirmed:
             points = [
                 "New sessions do not get the folder any more.",
-                "Files that are open in a running session stay open there until it ends; this page says which have it.",
+                "A running session that has it reads it until that session ends; the folder's page says which have it.",
                 f"What {row.subject} has put into the folder stays there.",
             ]
             self.confirm(f"End the access of {row.subject}?", points, "End it", back=f"folder/{name}", danger=True)

@@ -7,6 +7,9 @@ from tornado.web import HTTPError
 from carme_hub.services.folders.pages.base import FolderPage
 from carme_hub.services.folders.scopes import ADMIN
 
+#: Folders on one page of all; a search finds the others.
+MOST_ROWS = 200
+
 
 class MineHandler(FolderPage):
     """The visitor's folders, those shared with them, and invitations."""
@@ -52,16 +55,19 @@ class AllHandler(FolderPage):
     tab = "all"
 
     async def get(self) -> None:
-        """Show them, with what is wrong first."""
+        """Show those with all the words of the search, with what is wrong first."""
         if not self.has_scope(ADMIN):
             raise HTTPError(403, log_message="Administrators see everybody's folders.")
-        rows = [self.row(one) for one in await self.service.folders.every()]
-        rows.sort(key=lambda row: (not row["drift"], not row["problem"], row["name"]))
+        words = self.get_query_argument("words", "")[:200]
+        found = await self.service.folders.every(words)
+        found.sort(key=lambda one: (not one.folder.drift, not one.folder.problem, one.folder.name))
         unknown = self.service.reconciler.unknown_on_disk
         self.show(
             "all.html",
             heading="All folders",
-            rows=rows,
+            rows=[self.row(one) for one in found[:MOST_ROWS]],
+            count=len(found),
+            words=words,
             unknown=[f"{root}/{id}" for root, ids in unknown.items() for id in ids],
             problem=self.service.reconciler.problem,
         )

@@ -234,7 +234,8 @@ def invitations(found: WithMembers, actor: Actor) -> list[int]:
     """Return the invitations that somebody has not answered yet."""
     if is_owner(found.folder, actor.name):
         return []
-    answered = {row.via for row in found.members if row.subject == actor.name and row.via}
+    mine = [row for row in found.members if row.subject == actor.name and row.via]
+    answered = {row.via for row in mine if row.state is not MemberState.EXPIRED}
     return [
         row.id
         for row in found.members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import stat
@@ -82,7 +83,7 @@ def test_who_is_shut_out_reads_nothing_not_even_own_files(program: Program) -> N
 
 def test_somebody_whose_name_is_gone_is_shut_out_by_number(program: Program) -> None:
     program.shared()
-    assert program.do("revoke", str(PEOPLE["ben"]))["members"] == {str(PEOPLE["ann"]): "rw"}
+    assert program.do("revoke", f"+{PEOPLE['ben']}")["members"] == {str(PEOPLE["ann"]): "rw"}
 
 
 def test_a_writer_who_becomes_a_reader_writes_no_more_once_it_is_spread(program: Program) -> None:
@@ -227,6 +228,8 @@ def test_a_change_by_hand_is_seen(program: Program) -> None:
         ["grant", "projects", ID, "63001", "rw"],
         ["grant", "projects", ID, "ann\n", "rw"],
         ["revoke", "projects", ID, "0"],
+        ["revoke", "projects", ID, "+0"],
+        ["revoke", "projects", ID, "63001"],
         ["spread", "projects", ID, "63001,"],
         ["spread", "projects", ID, "63001,0"],
         ["spread", "projects", ID, "all"],
@@ -267,6 +270,11 @@ def test_a_second_file_that_others_could_have_written_is_not_loaded(program: Pro
     )
     assert done.returncode == 1
     assert "writable by root only" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["carme-folders", "carme-folders-tree"])
+def test_the_program_runs_on_the_python_of_an_older_system(name: str) -> None:
+    ast.parse((share_folder() / "libexec" / name).read_text(), feature_version=(3, 8))
 
 
 def test_the_program_as_it_is_shipped_says_what_it_lacks() -> None:

@@ -6,6 +6,7 @@ import pytest
 from forged_folders import NOW, Site
 from rig.folder_program import may
 
+from carme_hub.domain.folders import rules
 from carme_hub.domain.folders.folder import MemberState, OwnerKind, SubjectKind
 from carme_hub.domain.folders.rules import FolderRefused, NoFolder, NotManager
 from carme_hub.store.folders.store import WithMembers
@@ -126,6 +127,8 @@ async def test_an_accounts_folder_stays_with_its_coordinators(site: Site) -> Non
         await site.folders.create("physics-data", site.actor("ben"), account="physics")
     found = await site.folders.create("physics-data", site.actor("ann"), account="physics")
     assert (found.folder.owner_kind, found.folder.owner) == (OwnerKind.ACCOUNT, "physics")
+    with pytest.raises(FolderRefused, match="belongs to the account physics"):
+        await site.folders.offer_handover("physics-data", site.actor("ann"), "ann")
     await site.folders.leave("physics-data", site.actor("ann"))
     site.coordinates = {"cleo": {"physics"}}
     with pytest.raises(NoFolder):
@@ -161,6 +164,24 @@ async def test_names_are_the_sites_and_limits_are_the_owners(site: Site) -> None
     for name in ("", "A", "../x", "a/b", "-x", "a" * 64, "a b", "ä"):
         with pytest.raises(FolderRefused, match="A folder's name has 2 to 63"):
             await site.folders.create(name, site.actor("ben"))
+
+
+async def test_limits_hold_by_handing_over_and_for_invitations(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await shared(site)
+    await site.folders.offer_handover(found.folder.id, site.actor("ann"), "ben")
+    for name in ("one", "two", "three"):
+        await site.folders.create(name, site.actor("ben"))
+    with pytest.raises(FolderRefused, match="You have 3 folders, which is the most"):
+        await site.folders.accept_handover("genomes", site.actor("ben"), accepted=True)
+    await site.folders.accept_handover("genomes", site.actor("ben"), accepted=False)
+    monkeypatch.setattr(rules, "MOST_MEMBERS", 3)
+    for name in ("cleo", "dora", "mallory"):
+        await site.folders.invite("genomes", site.actor("ann"), USER, name, "ro")
+    with pytest.raises(FolderRefused, match="3 invitations have no answer yet"):
+        await site.folders.invite("genomes", site.actor("ann"), GROUP, "lab", "ro")
+    await site.folders.accept("genomes", site.actor("cleo"), 0)
+    with pytest.raises(FolderRefused, match="A folder has at most 3 members"):
+        await site.folders.accept("genomes", site.actor("dora"), 0)
 
 
 async def test_a_stranger_learns_nothing(site: Site) -> None:

@@ -14,7 +14,7 @@ import pytest
 from carme_hub.cli.sandbox import SandboxApp
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox, people
-from carme_hub.sandbox.demo import usage_text
+from carme_hub.sandbox.demo import Demo, run_demo, usage_text
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.privilege import check_parents
 from carme_hub.sandbox.slurm import release
@@ -177,7 +177,7 @@ def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
     state = short_path / folder if folder else default_state()
     demo = SimpleNamespace(
         url="http://127.0.0.1:8000",
-        cluster=SimpleNamespace(layout=Layout.at(state), passwords={"alice": "hush"}),
+        cluster=SimpleNamespace(layout=Layout.at(state), passwords={"alice": "hush"}, rootless=False),
         log=state / "log/hub.log",
     )
     monkeypatch.setattr(sys, "argv", ["/opt/bin/carme-hub"])
@@ -185,6 +185,19 @@ def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
     for verb in ("status", "down", "reset"):
         command = f"/opt/bin/carme-hub sandbox {verb}" + (f"{named} {state}" if named else "")
         assert any(line.endswith(f" {command}") for line in lines), lines
+
+
+@pytest.mark.parametrize(("rootless", "wanted"), [(False, {"CARME_SANDBOX_FOLDERS": "1"}), (True, {})])
+def test_a_demo_has_shared_folders_where_root_can_make_them(
+    rootless: bool, wanted: dict[str, str], short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    demo = SimpleNamespace(
+        cluster=SimpleNamespace(rootless=rootless), start=lambda _progress, more: started.append(more)
+    )
+    monkeypatch.setattr(Demo, "prepare", lambda _sandbox, _progress: demo)
+    run_demo(Sandbox(short_path), print)
+    assert started == [wanted]
 
 
 def test_what_a_sandbox_advises_names_its_state_folder(short_path: Path) -> None:

@@ -137,7 +137,7 @@ async def test_a_container_and_its_ranks_have_the_folders(store: FolderStore) ->
     assert f"--ro-bind /srv/folders/{ID}/data /shared/genomes" in words
     rank = rank_part(container, request, site)["plan"]
     assert "/shared/genomes" in str(rank)
-    assert site.bind_roots == ("/srv/folders",)
+    assert site.bind_roots == (f"/srv/folders/{ID}/data",), "and by no link another folder"
 
 
 async def test_a_folder_that_was_lost_between_choice_and_start_is_not_mounted(store: FolderStore) -> None:

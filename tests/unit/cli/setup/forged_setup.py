@@ -91,7 +91,8 @@ def sources() -> Sources:
         bin="/opt/carme-hub/bin",
         templates={file.name: file.read_text() for file in (share / "setup").glob("*.j2")},
         helpers={
-            name: (share / "libexec" / name).read_text() for name in ("carme-submit", "carme-jobs", "carme-token")
+            name: (share / "libexec" / name).read_text()
+            for name in ("carme-submit", "carme-jobs", "carme-token", "carme-folders", "carme-folders-tree")
         },
     )
 

@@ -36,6 +36,7 @@ SITES = {
         image="/opt/images/pytorch.sif",
         quotas="yes",
         activity="yes",
+        folders="/srv/folders",
         local_passwords="yes",
     ),
 }

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from forged_folders_service import Site, running
 
+from carme_hub.services.folders.pages import lists
+
 
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
@@ -24,8 +26,9 @@ async def test_two_people_share_a_folder_by_forms_alone(site: Site) -> None:
     status, page = await site.form("ann", "folder/genomes/invite", kind="user", subject="ben", role="rw", expires="")
     assert "ben is invited." in page
     assert "has not answered yet" in page
-    page = await site.page("ben", "")
+    page = " ".join((await site.page("ben", "")).split())
     assert "Invitations" in page
+    assert "ann invites you to read and write." in page
     assert "Accept" in page
     status, page = await site.form("ben", "folder/genomes/accept", invitation="0")
     assert "is shared with you" in page
@@ -113,7 +116,9 @@ async def test_files_are_counted_in_words(site: Site) -> None:
     assert "3 files and 0 folders: 1 cannot be used by all members" in page
 
 
-async def test_administrators_see_all_folders_with_what_is_wrong_first(site: Site) -> None:
+async def test_administrators_see_all_folders_with_what_is_wrong_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await site.form("ann", "", name="aaa")
     await site.form("ann", "", name="genomes")
     id = (await site.done("ann", "GET", "folders/genomes"))["id"]
@@ -122,5 +127,9 @@ async def test_administrators_see_all_folders_with_what_is_wrong_first(site: Sit
     page = await site.page("root", "all")
     assert page.index("genomes") < page.index("aaa")
     assert "Everybody can read it on disk, and it is not published." in page
+    assert "aaa" not in await site.page("root", "all?words=GENOM%20ann")
+    assert "No folder has all of these words." in await site.page("root", "all?words=%25")
+    monkeypatch.setattr(lists, "MOST_ROWS", 1)
+    assert "1 of 2 folders" in await site.page("root", "all")
     assert (await site.ask("GET", "all", Authorization="token ann")).code == 403
     assert "Apply the members of this page again" in await site.page("ann", "folder/genomes")
