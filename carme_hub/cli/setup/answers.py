@@ -52,6 +52,7 @@ class Answers:
     quotas: bool
     reservations: bool
     activity: bool
+    scratch: str
     memory_max: str
 
     @property

@@ -205,6 +205,14 @@ QUESTIONS: tuple[Question, ...] = (
     Question("reservations", "Keep a calendar in which GPUs are booked.", _fixed("no"), checks.yes_or_no, asked=False),
     Question("activity", "Measure what jobs use.", _fixed("no"), checks.yes_or_no, asked=False),
     Question(
+        "scratch",
+        "Folder of the nodes with scratch folders of sessions (carme-stage-out). Nothing = sessions copy no data.",
+        _fixed(""),
+        checks.path,
+        asked=False,
+        optional=True,
+    ),
+    Question(
         "memory_max",
         "Most memory of the hub with its services (MemoryMax of its unit), such as 4G.",
         _fixed("4G"),
