@@ -146,12 +146,19 @@ def remove(record: "Any", as_user: "Any") -> None:
         command("umount", record.data)
     if record.value.get("limit") == "btrfs" and os.path.isdir(record.data):
         for number in subvolumes_in(record.data):
-            command("btrfs", "subvolume", "delete", "--subvolid", number, record.config["root"])
+            command("btrfs", "subvolume", "delete", "--subvolid", number, subvolume_of(record.config["root"]))
         command("btrfs", "subvolume", "delete", "--commit-after", record.data)
     command("rm", "-rf", "--one-file-system", "--", record.top)  # however deep it is
     remove_file(record.image)
     if os.path.isdir(record.config["root"]):
         sync(record.config["root"])
+
+
+def subvolume_of(folder: str) -> str:
+    """Return the root of the subvolume that a folder is in; it has always the same number."""
+    while os.stat(folder).st_ino != 256 and folder != "/":
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def subvolumes_in(folder: str) -> "List[str]":
