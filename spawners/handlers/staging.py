@@ -161,7 +161,9 @@ class DecideHandler(DataPageHandler):
     async def post(self, id: str, do: str) -> None:
         """Store the decision, and show the page."""
         try:
-            await self.context().stagings.decide(self.current_user.name, id, do, self.get_body_argument("out", "")[:16384])
+            await self.context().stagings.decide(
+                self.current_user.name, id, do, self.get_body_argument("out", "")[:16384]
+            )
         except Refused as error:
             self.set_status(409)
             await self.show(refused=error.message)

@@ -133,8 +133,8 @@ def silence(staging: Staging, ended: float, now: float) -> str:
     if not ended or not waits or now - max(ended, staging.at) < SILENT_AFTER:
         return ""
     return (
-        f"It is not known whether the results are at their targets: {staging.node or 'the node'} has said nothing since "
-        "the end. If it is down, they are on its disk, and it goes on with them at its next start."
+        f"It is not known whether the results are at their targets: {staging.node or 'the node'} has said nothing "
+        "since the end. If it is down, they are on its disk, and it goes on with them at its next start."
     )
 
 

@@ -89,8 +89,10 @@ def _line(name: str, value: str, why: str) -> Iterator[Finding]:
         yield unsafe(name, "", why, _INSTALL)
     elif "carme-stage" not in value and MAIN not in (text := _text(value)):
         mend = f"have it call {MAIN} {name.lower()}, as {_GUIDE} says"
-        yield unsafe(name, value, why, mend) if text else unknown(
-            name, f"{value} cannot be read here, so whether it calls {MAIN} is not known", mend
+        yield (
+            unsafe(name, value, why, mend)
+            if text
+            else unknown(name, f"{value} cannot be read here, so whether it calls {MAIN} is not known", mend)
         )
 
 

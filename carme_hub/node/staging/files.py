@@ -1,12 +1,12 @@
 # ruff: noqa: UP006, UP035, SIM105, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
 """Copies of files between folders: complete, compared by SHA-256, and resumed where they were interrupted.
 
-A file is written under a temporary name beside its final one and only then renamed: under the final name is the old file
-or the whole new one, at any time. Its checksum is computed while it is copied. What leaves the node, where it is removed
-then, is also flushed, read back from its target and compared; what is brought there is not, as its source stays. A copy
-that was interrupted continues where its temporary file agrees with the source. The journal has a line for each file that
-is done; a later pass skips files that have not changed since. Links are copied as links and never followed; sockets,
-pipes and devices are left out.
+A file is written under a temporary name beside its final one and only then renamed: under the final name is the old
+file or the whole new one, at any time. Its checksum is computed while it is copied. What leaves the node, where it is
+removed then, is also flushed, read back from its target and compared; what is brought there is not, as its source
+stays. A copy that was interrupted continues where its temporary file agrees with the source. The journal has a line
+for each file that is done; a later pass skips files that have not changed since. Links are copied as links and never
+followed; sockets, pipes and devices are left out.
 
 carme-stage loads this file (``carme-stage-files`` on a node). It runs as the user.
 """

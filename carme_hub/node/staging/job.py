@@ -110,8 +110,8 @@ def begin(data: "Dict[str, Any]", failed: "Any", watched: bool = True) -> "Any":
 def why_not_ours(top: str) -> str:
     """Return why there is no scratch folder of this user for the session, "" where there is one.
 
-    The name of a session is no secret: another user's job may have had a folder made under it (carme-stage-out). Whoever
-    owns a folder reads what is written into it, and chooses what is run from it.
+    The name of a session is no secret: another user's job may have had a folder made under it (carme-stage-out).
+    Whoever owns a folder reads what is written into it, and chooses what is run from it.
     """
     try:
         with open(top + ".refused", encoding="utf-8") as file:

@@ -103,7 +103,7 @@ class Pass:
     def progress(self) -> "Dict[str, Any]":
         """Return how far it is. ``speed``: bytes in a second, of the last ten; ``left``: seconds, 0 = not known."""
         now, moved = time.time(), self.bytes
-        total, files_total = (sum(sizes) for sizes in zip((0, 0), *list(self.totals.values())))
+        total, files_total = (sum(sizes) for sizes in zip((0, 0), *list(self.totals.values())))  # noqa: B905  Python 3.10
         self.seen = [*[each for each in self.seen if each[0] > now - 10][-40:], (now, moved)]
         since, before = self.seen[0]
         speed = (moved - before) / (now - since) if now - since > 0.2 else 0.0
@@ -177,7 +177,7 @@ class Pass:
         return not self.failures and not self.stopped
 
     def measure(self, entries: "Any", files: "Any", remote: "Any", rclone: "Any") -> None:
-        """Find out what there is to move: here at once, elsewhere while the first entry is copied, which says its own."""
+        """Find out what there is to move: here at once, elsewhere while the first is copied, which says its own."""
         far = [source for source, _ in entries if self.way == "in" and remote.is_remote(source)]
         for source in [source for source, _ in entries if source not in far]:
             self.totals[source] = files.size_of(self.path(source) if self.way == "out" else source)

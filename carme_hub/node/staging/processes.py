@@ -1,4 +1,4 @@
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: UP006, UP035, UP045, PTH123, PTH208
 """Processes of sessions on a node: what root runs as a user, and whether a job still has one. carme-stage-out loads it.
 
 It lies beside carme-stage-out (``carme-stage-processes`` on a node). What runs as the user may start whatever the user
@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, List, Optional  # noqa: F401  in comments for Python 3.6
+    from typing import Any, List, Optional
 
 ROOT = os.geteuid() == 0  # else it is a trial, and everything belongs to whoever runs it
 #: The exit status of what did not end in time; seconds for ending what a program has left running.

@@ -4,8 +4,8 @@
 The user's own settings of rclone have the credentials (``~/.config/rclone/rclone.conf``, 0600); this program never
 reads them, and they are in no argument, variable or log. rclone compares the checksum of each file that it transfers
 where the other side has any, skips what is there already, and begins a file again that was interrupted; so nothing is
-read once more to compare it. On storage of objects an object appears when it is complete. Elsewhere (sftp, WebDAV) files
-go into a folder ``.carme-TAG….part`` beside their target, are renamed from there, and then compared as a whole.
+read once more to compare it. On storage of objects an object appears when it is complete. Elsewhere (sftp, WebDAV)
+files go into a folder ``.carme-TAG….part`` beside their target, are renamed from there, and then compared as a whole.
 
 Each start of rclone costs a tenth of a second and more: what one copies is one start, and only what is not clear from
 its end is asked for.
@@ -218,7 +218,7 @@ def fetch(rclone: Rclone, source: str, target: str, *told: "Any") -> bool:
 
 
 def is_there(rclone: Rclone, place: str) -> bool:
-    """Return whether something is at a place. Storage of objects has no folders, and says of any name that it is one."""
+    """Return whether something is at a place. Storage of objects has no folders, and says that any name is one."""
     found = rclone.entry(place)
     return found is not None and (not found.get("IsDir") or rclone.renames(place) or rclone.size(place)[1] > 0)
 

@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP045
+# ruff: noqa: UP006, UP035, UP045
 """How far a session's copies are, said to the hub, with its answer: what the user has decided.
 
 carme-stage loads this file (``carme-stage-report`` on a node) where the plan says how to report. It runs as the user.

@@ -1,10 +1,10 @@
-# ruff: noqa: PTH100, PTH102, PTH106, PTH108, PTH112, PTH118, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: UP006, UP035, PTH101, PTH102, PTH103, PTH106, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120, PTH123, PTH211
 """Scratch folders of sessions: made, kept within their size, and removed. carme-stage-out loads this file, as root.
 
 It lies beside carme-stage-out (``carme-stage-scratch`` on a node). Below ROOT/SESSION, which is root's, ``data``,
-``stage`` and ``objects`` are the user's, who may exchange any name in them for a link at any time. So root walks through
-them with ``rm``, which follows none, and has what the user mounted there unmounted by the user: a link in such a path
-leads to nothing that the user could not have unmounted anyway. The standard library alone, Python 3.6 or later.
+``stage`` and ``objects`` are the user's, who may exchange any name in them for a link at any time. So root walks
+through them with ``rm``, which follows none, and has what the user mounted there unmounted by the user: a link in such
+a path leads to nothing that the user could not have unmounted anyway. The standard library alone, Python 3.6 or later.
 """
 
 import os
@@ -15,7 +15,7 @@ import subprocess
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, List, Tuple  # noqa: F401  in comments for Python 3.6
+    from typing import Any, List, Tuple
 
 ROOT = os.geteuid() == 0  # else it is a trial, and everything belongs to whoever runs it
 ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -107,9 +107,9 @@ def is_whole(record: "Any") -> bool:
 
 def mount_image(record: "Any") -> None:
     """Mount the file system of a session where it has one, and is not mounted: after a start of the machine."""
-    if record.value.get("limit") == "image" and os.path.exists(record.image):
-        if record.data not in [path for path, _ in mounts_below(record.top)]:
-            command("mount", "-o", "loop,nosuid,nodev", record.image, record.data)
+    there = [path for path, _ in mounts_below(record.top)]
+    if record.value.get("limit") == "image" and os.path.exists(record.image) and record.data not in there:
+        command("mount", "-o", "loop,nosuid,nodev", record.image, record.data)
 
 
 def mounts_below(top: str) -> "List[Tuple[str, str]]":

@@ -27,7 +27,9 @@ def found(node: Path | None, root: str = "/scratch", rclone: str = RCLONE, **slu
     lines = {"Prolog": f"{node}/carme-stage-prolog", "Epilog": f"{node}/carme-stage-epilog"} if node else {}
     lines |= {"SlurmdUser": "root(0)", "PrologEpilogTimeout": "65534"}
     return {
-        each.setting: each.level for each in check(config, {**lines, **slurm}) if os.geteuid() == 0 or "node" not in each.setting
+        each.setting: each.level
+        for each in check(config, {**lines, **slurm})
+        if os.geteuid() == 0 or "node" not in each.setting
     }
 
 
