@@ -55,6 +55,14 @@ LEFT = {
     "unit/cli/backup/test_restore_doubts.py": ("",),
     # Each reads what all of the repository imports.
     "unit/project/test_changed.py": ("[spawners/", "[share/", "[docs/", "[tests/"),
+    # Data on nodes: one session whose results are safe, and one copy from and to S3, run.
+    "cluster/sessions/test_staged_sessions.py": (
+        *("by_the_page", "by_kill", "by_the_time_limit", "start_says_how_far", "rescued_to_another"),
+    ),
+    "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "killed_again"),
+    "cluster/storage/test_stage_limit.py": ("",),
+    "cluster/storage/test_stage_mount.py": ("",),
+    "cluster/storage/test_stage_on_slurm.py": ("",),
     # A log-in by LDAP runs, which needs most; other tests submit by slurmrestd and book classes.
     "cluster/examples/test_login_examples.py": (
         "of_the_provider_get_in",
