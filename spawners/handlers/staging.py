@@ -26,7 +26,7 @@ from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.callback import NonceHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.staging.reports import ReportRefused, Stagings, as_json
+from carme_hub.spawners.staging.reports import ReportRefused, as_json, silence
 from carme_hub.store.staging import Staging
 
 _UUID = "[0-9a-f-]{36}"
@@ -78,6 +78,14 @@ async def show_progress(hub: HubContext, staging: Staging) -> None:
     progress.say(round(FIRST + (LAST - FIRST) * min(1.0, part)), await hub.stagings.sentence_of(staging))
 
 
+async def sentences(hub: HubContext, user: str) -> list[tuple[Staging, str]]:
+    """Return the copies of a user, the newest first, each with a sentence."""
+    found, now = await hub.stagings.of(user), time.time()
+    over = [each.session for each in found if hub.registry.current(each.session) is None]
+    ended = {each.id: each.ended for each in await hub.registry.ended(over) if each.started}
+    return [(e, silence(e, ended.get(e.session, 0.0), now) or await hub.stagings.sentence_of(e)) for e in found]
+
+
 class StagingsHandler(UserHandler):
     """Lists what a user's sessions copied."""
 
@@ -86,8 +94,8 @@ class StagingsHandler(UserHandler):
         await self._authorize(name)
 
     async def _answer(self, hub: HubContext, user: Any, *_more: str) -> None:
-        found = await hub.stagings.of(user.name)
-        self.finish(json.dumps({"staging": [as_json(each, await hub.stagings.sentence_of(each)) for each in found]}))
+        said = await sentences(hub, user.name)
+        self.finish(json.dumps({"staging": [as_json(each, words) for each, words in said]}))
 
 
 class StagingHandler(UserHandler):
@@ -122,9 +130,8 @@ class DataPageHandler(BaseHandler):
         """
         rows: list[dict[str, Any]] = []
         try:
-            stagings = self.stagings()
-            found = await stagings.of(self.current_user.name)
-            rows = [shown(each, await stagings.sentence_of(each), time.time()) for each in found]
+            found = await sentences(self.context(), self.current_user.name)
+            rows = [shown(each, said, time.time()) for each, said in found]
         except StoreError as error:
             self.log.warning("The page of data of %s: %s", self.current_user.name, error)
             refused = refused or _NOT_KNOWN
@@ -134,12 +141,12 @@ class DataPageHandler(BaseHandler):
         self.set_header("Cache-Control", "no-store")
         self.finish(page)
 
-    def stagings(self) -> Stagings:
-        """Return what knows of copies."""
+    def context(self) -> HubContext:
+        """Return the context of the hub."""
         hub = started_hub()
         if hub is None:
             raise StoreError("The hub is starting")
-        return hub.stagings
+        return hub
 
 
 class DecideHandler(DataPageHandler):
@@ -154,7 +161,9 @@ class DecideHandler(DataPageHandler):
     async def post(self, id: str, do: str) -> None:
         """Store the decision, and show the page."""
         try:
-            await self.stagings().decide(self.current_user.name, id, do, self.get_body_argument("out", "")[:16384])
+            await self.context().stagings.decide(
+                self.current_user.name, id, do, self.get_body_argument("out", "")[:16384]
+            )
         except Refused as error:
             self.set_status(409)
             await self.show(refused=error.message)

@@ -13,6 +13,9 @@ FILES = {
     "carme-stage-files": "staging/files",
     "carme-stage-remote": "staging/remote",
     "carme-stage-mount": "staging/mount",
+    "carme-stage-report": "staging/report",
+    "carme-stage-scratch": "staging/scratch",
+    "carme-stage-processes": "staging/processes",
 }
 MAIN = "carme-stage-out"
 #: What slurm.conf's Prolog and Epilog name. A job that asks for no scratch folder costs a shell and no more.
@@ -23,15 +26,20 @@ case "$SLURM_JOB_COMMENT" in *carme-stage*) exec "{folder}/carme-stage-out" prol
 _EPILOG = '#!/bin/sh\nexec "{folder}/carme-stage-out" epilog\n'
 
 
-def write_programs(folder: Path) -> Path:
-    """Write the programs, and the two that Slurm calls without an argument; return the folder's absolute path."""
-    folder = folder.absolute()
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+def node_texts(folder: Path) -> dict[str, str]:
+    """Return the programs for a folder of nodes, with the two that Slurm calls without an argument, by their names."""
     texts = {name: program(source) for name, source in FILES.items()}
     texts[MAIN] = (share_folder() / "libexec" / MAIN).read_text(encoding="utf-8")
     texts["carme-stage-prolog"] = _PROLOG.format(folder=folder)
     texts["carme-stage-epilog"] = _EPILOG.format(folder=folder)
-    for name, text in texts.items():
+    return texts
+
+
+def write_programs(folder: Path) -> Path:
+    """Write the programs of ``node_texts``; return the folder's absolute path."""
+    folder = folder.absolute()
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name, text in node_texts(folder).items():
         new = folder / f".{name}.new"
         new.write_text(text, encoding="utf-8")
         new.chmod(0o755)

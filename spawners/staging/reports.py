@@ -22,6 +22,8 @@ from carme_hub.store.threads import in_store_thread
 log = logging.getLogger("carme_hub")
 #: Seconds for which a report of moving data is kept in memory before it is stored again.
 STORE_EVERY = 10.0
+#: Seconds after which it is told that a node says nothing; one that is up tries every ten minutes.
+SILENT_AFTER = 1500.0
 
 
 class ReportRefused(Refused):
@@ -119,6 +121,21 @@ class Stagings:
             return sentence(report)
         places = [str(each["source" if report.way == "in" else "target"]) for each in staging.stage.get(report.way, [])]
         return sentence(report, expected_speed(measured(await self.of(staging.user), report.way), places))
+
+
+def silence(staging: Staging, ended: float, now: float) -> str:
+    """Return what is said of results of which their node has said nothing since the end, "" where that is not so.
+
+    Args:
+        ended: when the session ended after it had run; 0 = it has not.
+    """
+    waits = staging.state in (StageState.WAITING, StageState.MOVING, StageState.READY) and staging.stage.get("out")
+    if not ended or not waits or now - max(ended, staging.at) < SILENT_AFTER:
+        return ""
+    return (
+        f"It is not known whether the results are at their targets: {staging.node or 'the node'} has said nothing "
+        "since the end. If it is down, they are on its disk, and it goes on with them at its next start."
+    )
 
 
 def measured(known: list[Staging], way: str) -> list[tuple[str, int]]:

@@ -66,6 +66,14 @@ LEFT = {
     "unit/project/test_changed.py": ("[spawners/", "[share/", "[docs/", "[tests/"),
     # What a change of an example alone can break; unit tests read each of them.
     "cluster/examples/test_login_examples.py": ("",),
+    # Data on nodes: one session whose results are safe, and one copy from and to S3, run.
+    "cluster/sessions/test_staged_sessions.py": (
+        *("by_the_page", "by_kill", "by_the_time_limit", "start_says_how_far", "rescued_to_another"),
+    ),
+    "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "killed_again"),
+    "cluster/storage/test_stage_limit.py": ("",),
+    "cluster/storage/test_stage_mount.py": ("",),
+    "cluster/storage/test_stage_on_slurm.py": ("",),
     "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),

@@ -13,16 +13,15 @@ import pwd
 import shutil
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from carme_hub.node import staging
+from carme_hub.node import program
 from carme_hub.paths import share_folder
+from carme_hub.spawners.staging.programs import FILES
 
-#: Names of the programs on a node, and the files of the package that they are.
-PROGRAMS = {"carme-stage": "mover.py", "carme-stage-files": "files.py", "carme-stage-remote": "remote.py"}
-PROGRAMS["carme-stage-mount"] = "mount.py"
 STRIKE = Path(__file__).with_name("strike.py")
 JOB = 7
 
@@ -50,8 +49,8 @@ class StagedNode:
         self.program = base / "libexec" / "carme-stage-out"
         self.program.parent.mkdir()
         shutil.copy(share_folder() / "libexec" / "carme-stage-out", self.program)
-        for name, source in PROGRAMS.items():
-            shutil.copy(Path(staging.__file__).with_name(source), self.program.with_name(name))
+        for name, source in FILES.items():
+            self.program.with_name(name).write_text(program(source))
         self.boot = base / "boot"
         self.boot.write_text("first\n")
         self.settings: dict[str, object] = {
@@ -119,6 +118,18 @@ class StagedNode:
         return subprocess.run(
             argv, env=environ, capture_output=True, text=True, check=False, timeout=120, cwd="/", **more
         )
+
+    @contextmanager
+    def as_user(self) -> Iterator[None]:
+        """Have this process act as the user."""
+        before = os.geteuid(), os.getegid()
+        os.setegid(self.gid)
+        os.seteuid(self.uid)
+        try:
+            yield
+        finally:
+            os.seteuid(before[0])
+            os.setegid(before[1])
 
     def reboot(self) -> None:
         """Have the machine start anew, as far as programs see it."""

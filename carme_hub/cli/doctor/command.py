@@ -54,7 +54,7 @@ class DoctorApp(Application):
         # Here: importing JupyterHub takes a second, which --help need not wait for.
         from carme_hub.cli.hub_config import load_config
 
-        from . import calendar, folders, hub, images, policy, slurm
+        from . import calendar, folders, hub, images, policy, slurm, staging
 
         try:
             config = load_config(file)
@@ -75,6 +75,7 @@ class DoctorApp(Application):
         if facts.config is not None:  # else it is reported already that Slurm does not answer
             yield from images.check_prolog(config, facts.config)
             yield from calendar.check_site(config)
+            yield from staging.check(config, facts.config)
 
     def report(self, findings: list[Finding]) -> int:
         """Print the findings, worst first, and return the exit status."""

@@ -54,6 +54,7 @@ class Answers:
     reservations: bool
     activity: bool
     folders: str
+    scratch: str
     memory_max: str
 
     @property

@@ -210,6 +210,13 @@ QUESTIONS: tuple[Question, ...] = (
         _fixed(""),
         checks.path,
         asked=False,
+    ),
+    Question(
+        "scratch",
+        "Folder of the nodes with scratch folders of sessions (carme-stage-out). Nothing = sessions copy no data.",
+        _fixed(""),
+        checks.path,
+        asked=False,
         optional=True,
     ),
     Question(

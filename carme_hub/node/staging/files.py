@@ -1,10 +1,12 @@
 # ruff: noqa: UP006, UP035, SIM105, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
 """Copies of files between folders: complete, compared by SHA-256, and resumed where they were interrupted.
 
-A file is written under a temporary name beside its final one, read back and compared, and only then renamed: under the
-final name is the old file or the whole new one, at any time. A copy that was interrupted continues where its temporary
-file agrees with the source. The journal has a line for each file that is done; a later pass skips files that have not
-changed since. Links are copied as links and never followed; sockets, pipes and devices are left out.
+A file is written under a temporary name beside its final one and only then renamed: under the final name is the old
+file or the whole new one, at any time. Its checksum is computed while it is copied. What leaves the node, where it is
+removed then, is also flushed, read back from its target and compared; what is brought there is not, as its source
+stays. A copy that was interrupted continues where its temporary file agrees with the source. The journal has a line
+for each file that is done; a later pass skips files that have not changed since. Links are copied as links and never
+followed; sockets, pipes and devices are left out.
 
 carme-stage loads this file (``carme-stage-files`` on a node). It runs as the user.
 """
@@ -45,8 +47,12 @@ class Journal:
                         self.done[target] = rest
         except (OSError, ValueError):
             pass  # files that it does not have are copied again, and end the same
-        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-        self.file.write("\n" if self.file.tell() else "")  # a line that was cut off ends here
+        self.file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        if self.file.tell():
+            try:
+                self.file.write("\n")  # a line that was cut off ends here
+            except OSError:
+                pass
 
     def has(self, target: str, found: "os.stat_result") -> bool:
         """Return whether this file is done: it is as it was, and so is what was written."""
@@ -65,12 +71,18 @@ class Journal:
         entry = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, digest, there.st_size, there.st_mtime_ns]
         with self.lock:
             self.done[target] = entry
-            self.file.write(json.dumps([target, *entry]) + "\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps([target, *entry]) + "\n")
+                self.file.flush()
+            except OSError:
+                pass  # the node's disk is full: a later pass copies it again, and what is at its target counts
 
     def close(self) -> None:
         """Close the file."""
-        self.file.close()
+        try:
+            self.file.close()
+        except OSError:
+            pass
 
 
 def tree(source: str, fail: "Callable[[str, str], None]") -> "Iterator[Tuple[str, os.stat_result]]":
@@ -134,8 +146,13 @@ def agreement(source: "Any", partial: "Any", stop: "Callable[[], bool]") -> "Any
     return digest
 
 
-def copy_file(source: str, target: str, tag: str, told: "Callable[[int], None]", stop: "Callable[[], bool]") -> str:
+def copy_file(
+    source: str, target: str, tag: str, told: "Callable[[int], None]", stop: "Callable[[], bool]", durable: bool = True
+) -> str:
     """Copy one file, and return its SHA-256; under its own name the target is complete or as it was.
+
+    Args:
+        durable: it is on disk, and was read back and compared, before it has its name.
 
     Raises:
         CannotCopy, OSError: it is not copied; the temporary file stays, and the next copy continues it.
@@ -146,7 +163,7 @@ def copy_file(source: str, target: str, tag: str, told: "Callable[[int], None]",
         before = os.fstat(reader)
         if not stat.S_ISREG(before.st_mode):
             raise CannotCopy(source, "it is no regular file any more")
-        writer = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        writer = open_part(part)
         with os.fdopen(writer, "r+b", buffering=0) as new:
             digest = agreement(data, new, stop)
             if stop():
@@ -163,16 +180,33 @@ def copy_file(source: str, target: str, tag: str, told: "Callable[[int], None]",
                 digest.update(block)
                 told(len(block))
                 block = data.read(BLOCK)
-            os.fsync(writer)
+            if durable:
+                os.fsync(writer)
             if not same(os.fstat(reader), before):
                 raise CannotCopy(source, "it changed while it was copied")
-            if digest_of(new, writer) != digest.hexdigest():
+            if durable and digest_of(new, writer) != digest.hexdigest():
                 os.ftruncate(writer, 0)
                 raise CannotCopy(source, "what was written is not what was read; the copy is thrown away")
             os.fchmod(writer, stat.S_IMODE(before.st_mode) & 0o777)
             os.utime(writer, ns=(before.st_atime_ns, before.st_mtime_ns))
     os.replace(part, target)
     return str(digest.hexdigest())
+
+
+def open_part(part: str) -> int:
+    """Open the temporary file to be written or continued: never one that somebody else has put in its place."""
+    try:
+        found = os.lstat(part)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
+            writer = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if os.path.samestat(os.fstat(writer), found):
+                os.fchmod(writer, 0o600)
+                return writer
+            os.close(writer)
+        os.unlink(part)
+    except FileNotFoundError:
+        pass
+    return os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
 def same(one: "os.stat_result", other: "os.stat_result") -> bool:
@@ -209,6 +243,7 @@ class Copy:
         tag: a part of temporary names, the same in each pass of one session.
         final: no pass comes after this one: files that changed a moment ago are copied, too.
         late: the job ended long ago: a target that is newer than its source stays, and counts as an error.
+        durable: the source is removed afterwards: see ``copy_file``.
         note: takes bytes as they are copied. fail: takes the name of a file and why it is not copied.
     """
 
@@ -223,13 +258,14 @@ class Copy:
         stop: "Callable[[], bool]",
         final: bool = True,
         late: bool = False,
+        durable: bool = True,
     ) -> None:
         self.source, self.journal, self.tag = source, journal, tag
         self.target = os.path.join(target, os.path.basename(source)) if target.endswith("/") else target
         if os.path.isdir(source):
             self.target = target.rstrip("/") or "/"
         self.note, self.fail, self.stop, self.final, self.late = note, fail, stop, final, late
-        self.general = ""
+        self.general, self.durable = "", durable
 
     def run(self, parallel: int) -> None:
         """Copy all that is there; every file that cannot be copied is told with the reason."""
@@ -256,7 +292,7 @@ class Copy:
                         pool.submit(self.one, name, path, found)
         except OSError as error:
             self.fail(error.filename or self.source, str(error.strerror))
-        for folder in sorted(folders, reverse=True):
+        for folder in sorted(folders, reverse=True) if self.durable else ():
             try:
                 sync_folder(folder)
             except OSError as error:
@@ -291,7 +327,7 @@ class Copy:
             raise CannotCopy(source, f"{target} is newer; it was not overwritten")
         if os.path.isdir(target):
             raise CannotCopy(source, f"{target} is a folder")
-        digest = copy_file(source, target, self.tag, lambda count: self.note(count, 0), self.stop)
+        digest = copy_file(source, target, self.tag, lambda count: self.note(count, 0), self.stop, self.durable)
         self.note(0, 1)
         self.journal.add(target, found, digest)
 

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import time
 
@@ -26,6 +27,7 @@ PROOFS = (
     ("key", "JUPYTERHUB_SSL_KEYFILE"),
     ("cert", "JUPYTERHUB_SSL_CERTFILE"),
 )
+FOLDERS = ("data", "stage", "objects")  # the user's, in the session's folder, which is root's
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -94,13 +96,8 @@ def begin(data: "Dict[str, Any]", failed: "Any", watched: bool = True) -> "Any":
     stage = data["stage"]
     top = os.path.join(stage["root"], data["session"])
     folder, program = os.path.join(top, "stage"), os.path.join(top, "program")
-    if not os.path.exists(program):
-        why = "its Prolog has made no scratch folder for this session. Tell an administrator"
-        try:
-            with open(top + ".refused", encoding="utf-8") as file:
-                why = file.read(500).strip()
-        except OSError:
-            pass
+    why = why_not_ours(top)
+    if why:
         raise failed(NOT_STAGED, f"this node: {why}")
     with only_one(folder):
         if not is_there(folder):
@@ -108,6 +105,26 @@ def begin(data: "Dict[str, Any]", failed: "Any", watched: bool = True) -> "Any":
         if stage.get("mount") and not has_mounts(folder):
             mount(folder, program, failed)
     return start(program, folder, "watch") if watched and stage.get("out") else None
+
+
+def why_not_ours(top: str) -> str:
+    """Return why there is no scratch folder of this user for the session, "" where there is one.
+
+    The name of a session is no secret: another user's job may have had a folder made under it (carme-stage-out).
+    Whoever owns a folder reads what is written into it, and chooses what is run from it.
+    """
+    try:
+        with open(top + ".refused", encoding="utf-8") as file:
+            return file.read(500).strip()
+    except OSError:
+        pass
+    if not os.path.exists(os.path.join(top, "program")):
+        return "its Prolog has made no scratch folder for this session. Tell an administrator"
+    for path, owners in ((top, {0, os.geteuid()}), *((os.path.join(top, name), {os.geteuid()}) for name in FOLDERS)):
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+            return f"{path} is another user's, whose job has taken this session's name. Tell an administrator"
+    return ""
 
 
 def has_mounts(folder: str) -> bool:

@@ -12,8 +12,8 @@
 speed that was measured; ``final`` after the end, from Slurm's Epilog; ``late`` whenever the Epilog could not finish.
 ``mount`` has object storage as folders until it is ended. Each pass skips what is done, so every one of them may be
 killed anywhere and run again. Exit status: 0 all of it is done, 1 something is not (``progress.json`` says which file
-and why), 2 there is no plan, 3 the user has decided that what is left may go. carme-stage-files, carme-stage-remote and
-carme-stage-mount lie beside this file. Standard library only, Python 3.6.
+and why), 2 there is no plan, 3 the user has decided that what is left may go. carme-stage-files, -remote, -mount and
+-report lie beside this file. Standard library only, Python 3.6.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple  # noqa: F401  in comments for Python 3.6
 
 DONE, FAILED, NO_PLAN, DISCARD = 0, 1, 2, 3
 #: Seconds between two lines of progress, and between two looks of ``watch``.
@@ -51,14 +51,15 @@ def beside(name: str) -> "Any":
     return module
 
 
-def replace(folder: str, name: str, value: "Any") -> None:
-    """Write a JSON file in one piece."""
+def replace(folder: str, name: str, value: "Any", durable: bool = False) -> None:
+    """Write a JSON file in one piece; ``durable``: it is on disk then."""
     path = os.path.join(folder, name)
     new = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(new, "w", encoding="utf-8") as file:
         file.write(json.dumps(value))
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(path + ".new", path)
 
 
@@ -75,11 +76,12 @@ class Pass:
         self.scratch, self.tag = str(plan["scratch"]), str(plan["session"])[:8]
         self.parallel = int(plan.get("parallel") or PARALLEL)
         self.lock, self.stopped = threading.Lock(), False
-        self.bytes = self.files = self.total = self.files_total = 0
+        self.bytes = self.files = 0
+        self.totals = {}  # type: Dict[str, Tuple[int, int]]
         self.errors = []  # type: List[Dict[str, str]]
         self.failures = 0
         self.began, self.last, self.answer = time.time(), 0.0, {}  # type: float, float, Dict[str, Any]
-        self.seen = [(self.began, 0)]
+        self.seen, self.report = [(self.began, 0)], None  # type: List[Tuple[float, int]], Any
         self.state, self.discard = "moving", False
 
     def note(self, size: int, files: int) -> None:
@@ -101,19 +103,20 @@ class Pass:
     def progress(self) -> "Dict[str, Any]":
         """Return how far it is. ``speed``: bytes in a second, of the last ten; ``left``: seconds, 0 = not known."""
         now, moved = time.time(), self.bytes
+        total, files_total = (sum(sizes) for sizes in zip((0, 0), *list(self.totals.values())))  # noqa: B905  Python 3.10
         self.seen = [*[each for each in self.seen if each[0] > now - 10][-40:], (now, moved)]
         since, before = self.seen[0]
         speed = (moved - before) / (now - since) if now - since > 0.2 else 0.0
-        left = max(0.0, self.total - moved) / speed if speed > 0 and self.state == "moving" else 0.0
+        left = max(0.0, total - moved) / speed if speed > 0 and self.state == "moving" else 0.0
         return {
             "way": self.way,
             "node": str(self.plan.get("node", "")),
             "pass": self.verb,
             "state": self.state,
             "bytes": moved,
-            "total": max(self.total, moved),
+            "total": max(total, moved),
             "files": self.files,
-            "files_total": max(self.files_total, self.files),
+            "files_total": max(files_total, self.files),
             "speed": int(speed),
             "mean": int(moved / max(now - self.began, 0.001)),
             "left": int(left + 0.5),
@@ -131,7 +134,8 @@ class Pass:
         except OSError as error:  # the node's disk is full: the data counts, not this
             sys.stderr.write(f"progress.json: {error.strerror}\n")
         if self.plan.get("report"):
-            self.answer = send_report(self.plan["report"], found) or self.answer
+            self.report = self.report or beside("report")
+            self.answer = self.report.send(self.plan["report"], found) or self.answer
 
     def keep_telling(self, ended: "threading.Event") -> None:
         """Tell how far it is, again and again."""
@@ -157,7 +161,8 @@ class Pass:
             if any(remote.is_remote(place) for each in entries for place in each):
                 home = str(self.plan.get("home") or os.environ.get("HOME", ""))
                 rclone = remote.Rclone(str(self.plan.get("rclone") or "rclone"), home, self.parallel)
-            self.measure(entries, files, remote, rclone)
+            if entries:
+                self.measure(entries, files, remote, rclone)
             for source, target in entries:
                 if not self.stopped:
                     self.entry(source, target, (files, remote, rclone, journal))
@@ -172,14 +177,22 @@ class Pass:
         return not self.failures and not self.stopped
 
     def measure(self, entries: "Any", files: "Any", remote: "Any", rclone: "Any") -> None:
-        """Add up what there is to move."""
-        for source, _ in entries:
-            path = self.path(source) if self.way == "out" else source
+        """Find out what there is to move: here at once, elsewhere while the first is copied, which says its own."""
+        far = [source for source, _ in entries if self.way == "in" and remote.is_remote(source)]
+        for source in [source for source, _ in entries if source not in far]:
+            self.totals[source] = files.size_of(self.path(source) if self.way == "out" else source)
+        others = [source for source in far if source != entries[0][0]]
+        threading.Thread(target=self.measure_far, args=(others, remote, rclone), daemon=True).start()
+
+    def measure_far(self, sources: "List[str]", remote: "Any", rclone: "Any") -> None:
+        """Ask rclone how much there is; a copy that fails says why, and this does not."""
+        for source in sources:
             try:
-                found = rclone.size(source) if remote.is_remote(source) else files.size_of(path)
-            except remote.NoRemote:
-                continue  # the copy says why
-            self.total, self.files_total = self.total + found[0], self.files_total + found[1]
+                found = rclone.size(source)
+            except (remote.NoRemote, ValueError, TypeError):
+                continue
+            with self.lock:
+                self.totals.setdefault(source, found)
 
     def path(self, name: str) -> str:
         """Return the path of a name below the scratch folder; the name was checked where it was asked for."""
@@ -194,7 +207,8 @@ class Pass:
         told = (self.note, self.fail, self.stop)
         try:
             if self.way == "in" and remote.is_remote(source):
-                remote.fetch(rclone, source, self.path(target), *told)
+                known = lambda *sizes: self.totals.update({source: sizes})  # noqa: E731
+                remote.fetch(rclone, source, self.path(target), *told, known)
                 return
             if self.way == "in":
                 source, target = source.rstrip("/") or "/", self.path(target)
@@ -208,8 +222,8 @@ class Pass:
             if remote.is_remote(target):
                 remote.send(rclone, source, target, self.tag, *told, late=self.verb == "late")
                 return
-            final = self.verb != "out"
-            files.Copy(source, target, journal, self.tag, *told, final, self.verb == "late").run(self.parallel)
+            final, late, durable = self.verb != "out", self.verb == "late", self.way == "out"
+            files.Copy(source, target, journal, self.tag, *told, final, late, durable).run(self.parallel)
         except (remote.NoRemote, files.CannotCopy) as error:
             self.fail(source, str(error.args[-1]))
         except OSError as error:
@@ -222,37 +236,13 @@ def shown(name: str, scratch: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:500]
 
 
-def send_report(report: "Dict[str, Any]", found: "Dict[str, Any]") -> "Optional[Dict[str, Any]]":
-    """Send progress to the hub and return its answer; None where it does not answer, which changes nothing here."""
-    import contextlib
-    import http.client
-    import ssl
-    from urllib.parse import urlsplit
-
-    url = urlsplit(str(report.get("url", "")))
-    headers = {"Authorization": "carme-nonce " + str(report.get("nonce", "")), "Content-Type": "application/json"}
-    try:
-        if url.scheme == "https":
-            context = ssl.create_default_context(cafile=report.get("ca") or None)
-            if report.get("key"):
-                context.load_cert_chain(report["cert"], report["key"])
-            line = http.client.HTTPSConnection(url.hostname or "", url.port, timeout=5, context=context)
-        else:
-            line = http.client.HTTPConnection(url.hostname or "", url.port, timeout=5)  # type: ignore[assignment]
-        with contextlib.closing(line):
-            line.request("POST", url.path, json.dumps(found), headers)
-            answer = line.getresponse()
-            body = answer.read(65536)
-            value = json.loads(body) if answer.status == 200 and body else None
-            return value if isinstance(value, dict) else None
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-
-
 def read_plan(folder: str) -> "Optional[Dict[str, Any]]":
     """Return the plan, None where there is none."""
     try:
-        with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        number = os.open(os.path.join(folder, "plan.json"), os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(number, encoding="utf-8") as file:
+            if os.fstat(number).st_uid != os.geteuid():  # whoever writes it chooses what is run here
+                return None
             plan = json.load(file)
         return plan if isinstance(plan, dict) and plan.get("scratch") and plan.get("session") else None
     except (OSError, ValueError):
@@ -269,7 +259,7 @@ def with_decision(folder: str, plan: "Dict[str, Any]", answer: "Dict[str, Any]")
     if any(not isinstance(v, str) or re.search(r"[\x00-\x1f]", v) for each in out for v in each.values()):
         return plan
     plan = {**plan, "out": out}
-    replace(folder, "plan.json", plan)
+    replace(folder, "plan.json", plan, durable=True)
     return plan
 
 

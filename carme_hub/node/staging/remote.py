@@ -2,11 +2,13 @@
 """Copies from and to what rclone speaks, by rclone: S3, sftp, WebDAV and the others of its list.
 
 The user's own settings of rclone have the credentials (``~/.config/rclone/rclone.conf``, 0600); this program never
-reads them, and they are in no argument, variable or log. rclone compares the checksums of each transfer where the
-other side has any, skips what is there already, and begins a file again that was interrupted. What goes out is
-also compared as a whole (``rclone check``) before it counts as done. On storage of objects an object appears when it
-is complete. Elsewhere (sftp, WebDAV) files go into a folder ``.carme-TAG….part`` beside their target, and are renamed
-from there.
+reads them, and they are in no argument, variable or log. rclone compares the checksum of each file that it transfers
+where the other side has any, skips what is there already, and begins a file again that was interrupted; so nothing is
+read once more to compare it. On storage of objects an object appears when it is complete. Elsewhere (sftp, WebDAV)
+files go into a folder ``.carme-TAG….part`` beside their target, are renamed from there, and then compared as a whole.
+
+Each start of rclone costs a tenth of a second and more: what one copies is one start, and only what is not clear from
+its end is asked for.
 
 carme-stage loads this file (``carme-stage-remote`` on a node). It runs as the user.
 """
@@ -20,7 +22,7 @@ import subprocess
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple  # noqa: F401  in comments for Python 3.6
 
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 #: Seconds for a question to the other side.
@@ -29,6 +31,8 @@ ASK_SECONDS = 120.0
 SECRET = re.compile(
     r"(?i)((?:secret|token|signature|password|pass|key|credential)[\w-]*)(\s*[=:]\s*)(\"[^\"]*\"|[^\s&,;]+)"
 )
+#: The user and password of an address, and of a header.
+IN_ADDRESS = re.compile(r"(?i)(://)[^/\s@]+@|\b((?:bearer|basic)\s+)[\w+/=._~-]{6,}")
 #: A link travels as a small file NAME.rclonelink, and is a link again when it comes back; otherwise it would be lost.
 LINKS = ("--links",)
 #: The names of errors of rclone in plain words.
@@ -47,7 +51,7 @@ def is_remote(place: str) -> bool:
 def without_secrets(text: str) -> str:
     """Return an error of rclone in one line, without what could be a secret."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return SECRET.sub(r"\1\2…", line)[:400]
+    return IN_ADDRESS.sub(lambda found: f"{found.group(1) or found.group(2)}…", SECRET.sub(r"\1\2…", line))[:400]
 
 
 def settings_file(home: str) -> str:
@@ -71,6 +75,9 @@ class Rclone:
 
     def __init__(self, program: str, home: str, parallel: int) -> None:
         self.program, self.parallel = program, parallel
+        self.features = {}  # type: Dict[str, bool]
+        #: What the last transfer has copied and found to be there, in files.
+        self.moved = 0
         self.environ = {"HOME": home, "PATH": os.defpath, "LANG": "C.UTF-8", "RCLONE_CONFIG": settings_file(home)}
         for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE"):
             if name in os.environ:
@@ -135,8 +142,10 @@ class Rclone:
     def renames(self, place: str) -> bool:
         """Return whether the other side renames files, as file servers do and storage of objects does not."""
         remote = place.partition(":")[0] + ":"
-        features = self.ask("backend", "features", remote).get("Features", {})
-        return bool(features.get("Move"))
+        if remote not in self.features:
+            features = self.ask("backend", "features", remote).get("Features", {})
+            self.features[remote] = bool(features.get("Move"))
+        return self.features[remote]
 
     def transfer(
         self, verb: str, source: str, target: str, told: "Sequence[Any]", options: "Sequence[str]" = ()
@@ -145,9 +154,12 @@ class Rclone:
 
         Args:
             told: note, which takes bytes and files that have been transferred since it was called last; fail, which
-                takes the name of a file and why it is not transferred; stop, which returns whether to end.
+                takes the name of a file and why it is not transferred; stop, which returns whether to end; and, if it
+                is there, known, which takes the bytes and files that rclone knows to be transferred in all.
         """
-        note, fail, stop = told
+        note, fail, stop = told[:3]
+        known = told[3] if len(told) > 3 else None
+        self.moved = 0
         arguments = [verb, source, target, f"--transfers={self.parallel}", f"--checkers={2 * self.parallel}"]
         process = self.start([*arguments, "--stats=1s", "--stats-log-level=NOTICE", "--retries=3", *LINKS, *options])
         before, failed, last = (0, 0), {}, ""  # type: Tuple[int, int], Dict[str, str], str
@@ -160,6 +172,9 @@ class Rclone:
                 seen = int(stats.get("bytes", 0)), int(stats.get("transfers", 0))
                 note(max(0, seen[0] - before[0]), max(0, seen[1] - before[1]))
                 before = max(before, seen)
+                self.moved = seen[1] + int(stats.get("checks", 0))
+                if known:
+                    known(int(stats.get("totalBytes", 0)), int(stats.get("totalTransfers", 0)))
             elif message.get("level") in ("error", "fatal", "critical"):
                 last = without_secrets(str(message.get("msg", "")))
                 if message.get("object"):
@@ -182,30 +197,41 @@ def parsed(line: str) -> "Dict[str, Any]":
 
 
 def fetch(rclone: Rclone, source: str, target: str, *told: "Any") -> bool:
-    """Bring an object, or all below a prefix, into a folder of this node; ``told``: note, fail, stop."""
-    found = rclone.entry(source)
-    # Storage of objects has no folders, and says of any name that it is one.
-    if found is None or (found.get("IsDir") and not rclone.renames(source) and not rclone.size(source)[1]):
-        told[1](source, "there is nothing under this name")
+    """Bring an object, or all below a prefix, into a folder of this node; ``told``: note, fail, stop, known."""
+    if target.endswith("/") and not (rclone.entry(source) or {"IsDir": True}).get("IsDir"):
+        target += os.path.basename(source.rpartition(":")[2])
+    reasons = []  # type: List[Tuple[str, str]]
+    mine = (told[0], lambda name, why: reasons.append((name, why)), *told[2:])
+    os.makedirs(os.path.dirname(target.rstrip("/")), exist_ok=True)
+    # It copies a file to a file, and what is in a folder into a folder.
+    if rclone.transfer("copyto", source, target.rstrip("/"), mine):
+        if rclone.moved or is_there(rclone, source):
+            os.makedirs(os.path.dirname(target) if rclone.moved else target, exist_ok=True)  # an empty one
+            return True
+        reasons = []
+    elif not any(word in why for _, why in reasons for word in NOT_FOUND) or is_there(rclone, source):
+        for name, why in reasons:
+            told[1](source if name == target.rstrip("/") else name, why)
         return False
-    if found.get("IsDir"):
-        os.makedirs(target, exist_ok=True)
-        return rclone.transfer("copy", source, target, told)
-    path = os.path.join(target, os.path.basename(source.rpartition(":")[2])) if target.endswith("/") else target
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return rclone.transfer("copyto", source, path, told)
+    told[1](source, "there is nothing under this name")
+    return False
+
+
+def is_there(rclone: Rclone, place: str) -> bool:
+    """Return whether something is at a place. Storage of objects has no folders, and says that any name is one."""
+    found = rclone.entry(place)
+    return found is not None and (not found.get("IsDir") or rclone.renames(place) or rclone.size(place)[1] > 0)
 
 
 def send(rclone: Rclone, source: str, target: str, tag: str, *told: "Any", late: bool = False) -> bool:
-    """Bring a file, or all below a folder, to the other side, and compare; ``told``: note, fail, stop."""
+    """Bring a file, or all below a folder, to the other side; ``told``: note, fail, stop."""
     folder = os.path.isdir(source)
     if not folder and (target.endswith(("/", ":"))):
         target += os.path.basename(source)
     options = ["--update"] if late else []  # what is newer there stays
     quiet = (lambda *_: None, *told[1:])
     if not rclone.renames(target):
-        done = rclone.transfer("copy" if folder else "copyto", source, target, told, options)
-        return done and compared(rclone, source, target, folder, quiet)
+        return rclone.transfer("copy" if folder else "copyto", source, target, told, options)
     final = target.rstrip("/") if folder else parent_of(target)
     above, name = (parent_of(final), final[len(parent_of(final)) :].strip("/")) if folder else (final, "")
     # Beside a folder and not in it: rclone moves nothing between places of which one is inside the other.

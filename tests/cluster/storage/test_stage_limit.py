@@ -72,3 +72,20 @@ def test_subvolume_holds_the_size_and_is_removed(base: Path, btrfs: Path) -> Non
     assert list(sums(node.target)) == ["run/model"], done.stderr
     assert list((btrfs / "scratch").iterdir()) == []
     assert list((base / "state").iterdir()) == []
+
+
+def test_subvolumes_that_a_user_has_made_are_removed_with_the_session(base: Path, btrfs: Path) -> None:
+    """Else the folder stays for good: rm crosses into no other file system, and a subvolume looks like one."""
+    node = StagedNode(base, limit="btrfs", root=str(btrfs / "scratch"))
+    node.top = btrfs / "scratch" / node.session
+    node.data, node.stage = node.top / "data", node.top / "stage"
+    node.begin(out=[{"source": "run", "target": f"{node.target}/run"}])
+    node.write(node.data / "run" / "model", b"weights")
+    for name in ("own", "own/inner"):
+        argv = ["btrfs", "subvolume", "create", str(node.data / name)]
+        subprocess.run(argv, check=True, user=node.uid, group=node.gid, capture_output=True)
+    node.write(node.data / "own" / "inner" / "file", b"1")
+    done = node.run("epilog")
+    assert list(sums(node.target)) == ["run/model"], done.stderr
+    assert list((btrfs / "scratch").iterdir()) == [], done.stderr
+    assert list((base / "state").iterdir()) == []

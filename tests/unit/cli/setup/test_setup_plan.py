@@ -57,6 +57,13 @@ def test_the_files_of_a_site_are_those_that_were_looked_at(site: str) -> None:
     assert text == golden.read_text()
 
 
+def test_scratch_folders_of_nodes_are_a_setting_where_an_answer_names_them() -> None:
+    path = "/etc/carme-hub/jupyterhub_config.py"
+    found = {file.path: file.text for file in site_files(facts(), answers(scratch="/local/scratch"), sources())}
+    assert "c.CarmeStaging.root = '/local/scratch'" in found[path].replace('"', "'")
+    assert "CarmeStaging" not in files("sudo")[path].text
+
+
 @pytest.mark.parametrize("name", ["carme-hub.service", "carme-hub-proxy.service"])
 def test_the_units_to_copy_by_hand_are_those_that_setup_writes(name: str) -> None:
     """They come with the package for docs/howto/real-site.md, with port 443. CARME_GOLDEN=1, as above."""

@@ -9,9 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.staging import StagedNode, sums
+
+from carme_hub.node.staging import files, report
 
 
 @pytest.fixture
@@ -124,7 +127,8 @@ def test_watch_begins_early_enough_before_the_time_limit_and_not_before(node: St
         plan = json.loads((node.stage / "plan.json").read_text())
         node.plan({**plan, "ends": ends})
         argv = ["/usr/bin/python3", "-IS", str(node.program.with_name("carme-stage")), str(node.stage), "watch"]
-        process = subprocess.Popen(argv)
+        more: dict[str, Any] = {} if os.geteuid() else {"user": node.uid, "group": node.gid, "extra_groups": []}
+        process = subprocess.Popen(argv, cwd="/", **more)
         try:
             deadline = time.monotonic() + (1.5 if not expected else 20)
             while time.monotonic() < deadline and list(sums(node.target)) != [
@@ -141,3 +145,46 @@ def test_scratch_name_that_leads_out_of_scratch_is_not_read(node: StagedNode) ->
     node.begin(out=[{"source": "../stage/plan.json", "target": f"{node.target}/plan"}])
     assert node.move("final").returncode == 1
     assert not sums(node.target)
+
+
+def test_file_that_somebody_else_has_put_under_the_temporary_name_is_neither_written_nor_kept(node: StagedNode) -> None:
+    """In a folder that several people write; the name depends on the session and the file, which both are known."""
+    node.begin(out=[{"source": "model", "target": f"{node.target}/model"}])
+    node.write(node.data / "model", b"weights")
+    part, mine = Path(files.temporary(str(node.target / "model"), node.session[:8])), node.home / "mine"
+    node.write(mine, b"precious")
+    for make in (lambda: part.hardlink_to(mine), lambda: part.symlink_to(mine), lambda: os.mkfifo(part)):
+        make()
+        assert node.move("final").returncode == 0, node.progress()
+        assert (node.target / "model").read_bytes() == b"weights"
+        assert mine.read_bytes() == b"precious"
+        (node.target / "model").unlink()
+    part.write_bytes(b"weig")
+    part.chmod(0o666)  # root's here, and all can read it
+    with part.open("rb") as watcher:
+        assert node.move("final").returncode == 0, node.progress()
+        assert watcher.read() == (b"weights" if os.geteuid() else b"weig")
+    assert (node.target / "model").read_bytes() == b"weights"
+
+
+def test_full_disk_of_the_node_keeps_no_result_from_its_target(tmp_path: Path) -> None:
+    """The journal is on it: a later pass only copies again what it does not have."""
+    (tmp_path / "run").mkdir()
+    for name in "ab":
+        (tmp_path / "run" / name).write_text(name)
+    failed: list[tuple[str, str]] = []
+    journal = files.Journal(str(tmp_path / "journal"))
+    journal.file.close()
+    journal.file = open("/dev/full", "a", buffering=1)  # noqa: SIM115, PTH123  the journal closes it
+    told = (lambda *_: None, lambda name, why: failed.append((name, why)), lambda: False)
+    files.Copy(str(tmp_path / "run"), str(tmp_path / "there"), journal, "tag", *told).run(2)
+    journal.close()
+    assert failed == []
+    assert list(sums(tmp_path / "there")) == ["a", "b"]
+
+
+def test_reasons_that_the_hub_does_not_take_are_left_out_of_the_report() -> None:
+    errors = [{"file": "é" * 500, "why": "😀" * 500} for _ in range(20)]
+    body = report.report_body({"state": "kept", "errors": errors})
+    assert len(body) < 64 << 10
+    assert 10 < len(json.loads(body)["errors"]) < 20

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from carme_hub.domain.staging.progress import StageState
 from carme_hub.errors import Refused
-from carme_hub.spawners.staging.reports import ReportRefused, Stagings, as_json
+from carme_hub.spawners.staging.reports import SILENT_AFTER, ReportRefused, Stagings, as_json, silence
 
 ID = "00000000-0000-4000-8000-000000000001"
 STAGE = {"in": [{"source": "s3:b/x", "target": "x"}], "out": [{"source": "run", "target": "/full/run"}]}
@@ -80,3 +80,14 @@ async def test_estimate_comes_from_what_was_measured_from_the_same_place(staging
     nonce = await stagings.open(other, "alice", STAGE)
     found = await stagings.report(other, nonce, {"way": "in", "state": "moving", "total": 6000 << 20}, "node1")
     assert (await stagings.sentence_of(found)).endswith("about 1 minute left.")
+
+
+async def test_node_that_says_nothing_after_the_end_is_named_and_nothing_is_claimed(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    found = await stagings.report(ID, nonce, {"way": "in", "state": "done"}, "node1")
+    late = 1000.0 + SILENT_AFTER + 1
+    assert "not known whether the results are at their targets: node1" in silence(found, ended=1000.0, now=late)
+    assert silence(found, ended=1000.0, now=late - 2) == ""
+    assert silence(found, ended=0.0, now=late) == ""  # it runs, or has never run
+    kept = await stagings.report(ID, nonce, KEPT, "")
+    assert silence(kept, ended=1000.0, now=late) == ""
