@@ -129,7 +129,9 @@ class DiskUse:
         at, folders = measured if measured is not None else (0.0, {})
         if folders and places is not None and all(each.use.shared for each in places):
             rate = growth(samples.get(MEASURED, []), now)
-            places.append(PlaceView(Use(folders["root"], folders["bytes"], files=folders["files"]), rate, None, None, at))
+            places.append(
+                PlaceView(Use(folders["root"], folders["bytes"], files=folders["files"]), rate, None, None, at)
+            )
         return DiskView(places, at, folders)
 
     async def _look(self) -> None:
@@ -137,7 +139,7 @@ class DiskUse:
             for user in sorted(self._users()):
                 try:
                     await self.reader.usage(user)
-                except Exception:
+                except Exception:  # noqa: BLE001
                     # One user whom nothing can be asked of is no reason to forget the others' growth.
                     self._log.exception("The disk use of %s cannot be asked for", user)
             await asyncio.sleep(LOOK_SECONDS)

@@ -3,8 +3,9 @@
 Nothing is kept in memory but one piece, and for a zip its directory (about 1 KiB a file, so their number is bounded).
 Links are packed as links and never followed, also where somebody exchanges a folder for a link meanwhile: the kernel is
 asked where each opened file lies. Sockets, pipes and devices are left out; names lead nowhere outside of the folder in
-which they are unpacked, and no two of a zip are the same. A file that cannot be read, or becomes shorter meanwhile, does not end the archive: the file
-``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why (in a tar, zeros stand for what is missing of a file).
+which they are unpacked, and no two of a zip are the same. A file that cannot be read, or becomes shorter meanwhile,
+does not end the archive: the file ``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why (in a tar, zeros stand for
+what is missing of a file).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _ZIP_FIRST, _ZIP_LAST = 315_619_200, 4_354_732_800
 class Entry:
     """A file, folder or link to pack; ``name`` is relative, with slashes, and not empty.
 
-    ``root`` is the real path of the folder that all entries are below.
+    ``real`` is the path that the kernel has for it, unless somebody has moved it or a folder above it.
     """
 
     path: str
     name: str
     status: os.stat_result
-    root: str
+    real: str
 
 
 @dataclass(slots=True)
@@ -107,37 +108,37 @@ def has_more_than(count: int, folder: Path, names: Sequence[str]) -> bool:
 
 def _entries(folder: Path, names: Sequence[str], missing: Missing) -> Iterator[Entry]:
     """Yield everything below some names, each folder before what is in it."""
-    root = os.path.realpath(folder)
+    root = os.path.realpath(folder).rstrip("/")
     for top in names:
         waiting = [(os.path.join(folder, top), top)]  # noqa: PTH118  names may be no text
         while waiting:
             path, name = waiting.pop()
             try:
                 status = os.lstat(path)
-                yield Entry(path, name, status, root)
+                yield Entry(path, name, status, f"{root}/{name}")
                 if stat.S_ISDIR(status.st_mode):
-                    with _opened(path, root, os.O_DIRECTORY) as fd, os.scandir(fd) as found:
+                    with _opened(path, f"{root}/{name}", os.O_DIRECTORY) as fd, os.scandir(fd) as found:
                         for each in found:
                             below = (os.path.join(path, each.name), f"{name}/{each.name}")  # noqa: PTH118  as above
                             if each.is_dir(follow_symlinks=False):
                                 waiting.append(below)
                             else:
-                                yield Entry(*below, each.stat(follow_symlinks=False), root)
+                                yield Entry(*below, each.stat(follow_symlinks=False), f"{root}/{below[1]}")
             except OSError as error:
                 missing.add(name, error.strerror or error)
 
 
 @contextlib.contextmanager
-def _opened(path: str, root: str, kind: int = 0) -> Iterator[int]:
-    """Open a file or a folder below a folder; a pipe in its place would never answer.
+def _opened(path: str, real: str, kind: int = 0) -> Iterator[int]:
+    """Open a file or a folder; a pipe in its place would never answer.
 
     Raises:
         OSError: it cannot be opened, or is elsewhere: a folder of its path has become a link.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | kind)
     try:
-        if not os.readlink(f"/proc/self/fd/{fd}").startswith(root.rstrip("/") + "/"):  # noqa: PTH115  may be no text
-            raise OSError(errno.EXDEV, "it was exchanged for a link meanwhile")
+        if os.readlink(f"/proc/self/fd/{fd}") != real:  # noqa: PTH115  it may be no text
+            raise OSError(errno.ESTALE, "it was moved, or exchanged for a link, meanwhile")
         yield fd
     finally:
         os.close(fd)
@@ -179,7 +180,7 @@ def _tar(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
                 info.type, info.linkname = tarfile.SYMTYPE, str(Path(entry.path).readlink())
             elif kind == stat.S_IFREG:
                 written = 0
-                with _opened(entry.path, entry.root) as fd:
+                with _opened(entry.path, entry.real) as fd:
                     info.size = _size(fd)
                     sink.write(_head(info))
                     for piece in _content(fd, info.size, entry.name, missing):
@@ -230,7 +231,7 @@ def _zip(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
                 elif kind == stat.S_IFLNK:
                     archive.writestr(info, os.fsencode(str(Path(entry.path).readlink())))
                 elif kind == stat.S_IFREG:
-                    with _opened(entry.path, entry.root) as fd:
+                    with _opened(entry.path, entry.real) as fd:
                         size = _size(fd)
                         with archive.open(info, "w", force_zip64=True) as member:
                             for piece in _content(fd, size, entry.name, missing):

@@ -32,7 +32,8 @@ class SessionActivity:
     """What a session uses and what is left of it.
 
     Args:
-        kernels: returns the pids of kernels by their id. disk: returns what to say of the user's places (``DiskOfHub``).
+        kernels: returns the pids of kernels by their id.
+        disk: returns what to say of the user's places (``DiskOfHub``).
     """
 
     def __init__(

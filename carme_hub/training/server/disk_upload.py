@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-
 #: Bytes of what is sent: the hub takes 64 KiB (``spawners.handlers.disk``), and names may be long.
 MOST_BYTES = 60_000
 

@@ -45,7 +45,9 @@ async def test_what_the_hub_warns_of_is_said_in_jupyterlab(monkeypatch: pytest.M
     assert disk.warnings == []
 
 
-async def test_a_hub_that_does_not_answer_and_a_server_without_one_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hub_that_does_not_answer_and_a_server_without_one_are_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answering(monkeypatch, NoHub("silent"))
     assert await DiskOfHub().age() is None
     await send({"root": "/", "bytes": 1, "files": 1, "complete": True, "folders": []})

@@ -57,13 +57,13 @@ def test_a_folder_that_is_exchanged_for_a_link_before_the_upload_begins_leads_no
 
 
 def test_folders_on_the_way_are_closed_again(shared: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with UploadFolder(shared, ("a", "b", "c")) as opened:
         assert opened.folder == shared / "a/b/c"
     (shared / "file").touch()
     with pytest.raises(NotPossible), UploadFolder(shared, ("file", "x")):
         pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_look_at_a_folder_ends_whatever_number_of_uploads_others_pretend(
