@@ -69,7 +69,7 @@ def test_a_session_whose_home_is_full_starts_computes_and_says_so(hub: Hub) -> N
         _, _, page = ask(hub, "GET", "/user/ada/carme/files")
         assert "Your home was full when this session started" in page.decode()
         assert Path(f"/tmp/carme-{id}").is_dir()
-        save = "open(os.path.expanduser('~/result'), 'w').write('x' * 50_000)"
+        save = "with open(os.path.expanduser('~/result'), 'w') as file: print(file.write('x' * 50_000))"
         assert "No space left" in hub.run_cell("ada", kernel, save)
         (HOME / "mine").unlink()
         assert "50000" in hub.run_cell("ada", kernel, save)
