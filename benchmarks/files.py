@@ -252,12 +252,13 @@ def measure(turn: str, port: int, folder: Path, size: int, mbps: float, pids: di
         rate, count = download(port, target, mbps)
         assert count > size
     holds = figure(f"answers to others, {turn}, p95", visitor.end(), "ms", goal=WAIT_GOAL, load=load())
+    later = {name: each.later() for name, each in growth.items()}
     if turn == "alone":
         return holds
     for name, pid in pids.items():
-        grown, later = memory(pid) - before[name], growth[name].later()
-        holds &= figure(f"memory of the {name}, {turn}", grown, "MiB", goal=MEMORY_GOAL, bytes=size)
-        holds &= figure(f"memory of the {name}, {turn}, second half above the first", later, "MiB", goal=LATER_GOAL)
+        grown, what = memory(pid) - before[name], f"memory of the {name}, {turn}"
+        holds &= figure(what, grown, "MiB", goal=MEMORY_GOAL, bytes=size)
+        holds &= figure(f"{what}, second half above the first", later[name], "MiB", goal=LATER_GOAL)
     if turn == "upload":
         began = time.monotonic()
         subprocess.run(["cp", target / "big", folder / "copy"], check=True)
