@@ -69,6 +69,8 @@ LEFT = {
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
     "browser/test_code_server.py": ("",),
+    # Uploads and archives without a proxy and a Slurm: tests/unit/files, and in a browser.
+    "cluster/sessions/test_files_and_full_home.py": ("files_go_up_in_parts",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
     "cluster/slurm/test_slurm_client.py": (

@@ -88,7 +88,7 @@ async def test_a_hub_that_takes_no_result_does_not_let_the_home_be_measured_ever
     found = Measurements(lambda _found: asyncio.sleep(0), old, tmp_path)
     monkeypatch.setattr(found, "start", looks.append)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(0.15):
             await found.look_daily()
     assert looks == [tmp_path]
 
