@@ -4,8 +4,10 @@ Runs as ``python benchmarks/files.py [--gib 10] [--folder FOLDER]`` (a few minut
 GiB in the folder); prints one JSON object a line. One file goes through `configurable-http-proxy` with our check of
 certificates into a real Jupyter server with the file page, by tus in chunks of 32 MiB as the page sends them; then it
 comes back as a tar. The peer of the throughput is a plain copy of the same bytes on the same disk. Memory is the most
-that each process had (VmHWM) above what it had before. Meanwhile somebody else asks the same proxy for a small page of
-another server ten times a second: p95, with and without the transfer.
+that each process had (VmHWM) above what it had before; whether it goes on growing is the most of the transfer's second
+half above that of the first. Meanwhile somebody else, in a process of its own, asks the same proxy for a small page of
+another server ten times a second: p95, with and without the transfer. ``--mbps N`` reads and sends no faster than a
+line of so many megabits a second, as visitors have.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from carme_hub.spawners.hub.proxy import proxy_environment
 BIN = Path(sys.executable).parent
 TOKEN, EXTENSION = "of-the-visitor", "carme_hub.training.server.extension"
 CHUNK, MIB = 32 << 20, 1 << 20
-#: The most MiB by which a process may grow, the slowest share of a plain copy, and the goal of speed.md for answers.
-MEMORY_GOAL, WAIT_GOAL = 100.0, 300.0
+#: The most MiB by which a process may grow, in all and in the second half; the goal of speed.md for answers, in ms.
+MEMORY_GOAL, LATER_GOAL, WAIT_GOAL = 100.0, 16.0, 300.0
 BODY = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 
 
@@ -86,25 +88,62 @@ def running(argv: list[str], environ: dict[str, str], log: Path) -> Iterator[sub
             process.wait(30)
 
 
-class Visitor(threading.Thread):
-    """Asks for a small page ten times a second, and notes how long each answer took, in ms."""
+class Visitor:
+    """Asks for a small page ten times a second, in a process of its own: this one is busy with the transfer."""
 
     def __init__(self, port: int, path: str) -> None:
-        super().__init__(daemon=True)
-        self.port, self.path, self.waits, self.over = port, path, [], threading.Event()
-
-    def run(self) -> None:
-        """Ask until it is over."""
-        while not self.over.wait(0.1):
-            began = time.monotonic()
-            assert ask(self.port, "GET", self.path, {}).status == 200
-            self.waits.append(1000 * (time.monotonic() - began))
+        argv = [sys.executable, __file__, "--visit", str(port), path]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def end(self) -> float | None:
-        """Return the p95."""
+        """Return the p95, in ms."""
+        out, _ = self.process.communicate()
+        return p95(json.loads(out))
+
+
+def visit(port: int, path: str) -> int:
+    """Ask until the standard input is closed, and print how long each answer took, in ms."""
+    waits, over = [], threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    while not over.wait(0.1):
+        began = time.monotonic()
+        assert ask(port, "GET", path, {}).status == 200
+        waits.append(1000 * (time.monotonic() - began))
+    print(json.dumps(waits))
+    return 0
+
+
+class Growth(threading.Thread):
+    """Notes once a second what memory a process has, in MiB."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.seen, self.over = pid, [], threading.Event()
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self.over.wait(1.0):
+            self.seen.append(memory(self.pid, "VmRSS"))
+
+    def later(self) -> float | None:
+        """Return the most of the second half above the most of the first."""
         self.over.set()
         self.join()
-        return p95(self.waits)
+        half = len(self.seen) // 2
+        return max(self.seen[half:]) - max(self.seen[:half]) if half else None
+
+
+class Line:
+    """A line of so many megabits a second; 0 = as fast as it goes."""
+
+    def __init__(self, mbps: float) -> None:
+        self.bytes_a_second, self.began, self.count = mbps * 125_000, time.monotonic(), 0
+
+    def passed(self, count: int) -> None:
+        """Wait until so many more bytes would have passed."""
+        self.count += count
+        if self.bytes_a_second:
+            time.sleep(max(0.0, self.began + self.count / self.bytes_a_second - time.monotonic()))
 
 
 def jupyter(folder: Path, port: int, base: str) -> tuple[list[str], dict[str, str]]:
@@ -119,7 +158,7 @@ def jupyter(folder: Path, port: int, base: str) -> tuple[list[str], dict[str, st
     return argv, environ
 
 
-def upload(port: int, folder: Path, size: int) -> float:
+def upload(port: int, folder: Path, size: int, mbps: float) -> float:
     """Upload so many bytes by tus; return MB/s."""
     coded = ",".join(
         f"{name} {base64.b64encode(value.encode()).decode()}"
@@ -127,15 +166,22 @@ def upload(port: int, folder: Path, size: int) -> float:
     )
     headers = {"Tus-Resumable": "1.0.0", "Upload-Length": str(size), "Upload-Metadata": coded}
     where = ask(port, "POST", "/user/a/carme/uploads", headers).getheader("Location")
-    chunk, began = os.urandom(CHUNK), time.monotonic()
+    chunk, began, line = os.urandom(CHUNK), time.monotonic(), Line(mbps)
+
+    def pieces(body: bytes) -> Iterator[bytes]:
+        for start in range(0, len(body), 1 << 16):
+            yield (piece := body[start : start + (1 << 16)])
+            line.passed(len(piece))
+
     for offset in range(0, size, CHUNK):
         body = chunk[: min(CHUNK, size - offset)]
-        answer = ask(port, "PATCH", where, {**BODY, "Upload-Offset": str(offset)}, body)
+        head = {**BODY, "Upload-Offset": str(offset), "Content-Length": str(len(body))}
+        answer = ask(port, "PATCH", where, head, pieces(body) if mbps else body)
         assert answer.status == 204, answer.status
     return size / 1e6 / (time.monotonic() - began)
 
 
-def download(port: int, folder: Path) -> tuple[float, int]:
+def download(port: int, folder: Path, mbps: float) -> tuple[float, int]:
     """Download a folder as a tar; return MB/s and its bytes."""
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     began, count = time.monotonic(), 0
@@ -143,8 +189,10 @@ def download(port: int, folder: Path) -> tuple[float, int]:
     line.request("GET", path, headers={"Authorization": f"token {TOKEN}"})
     answer = line.getresponse()
     assert answer.status == 200
-    while piece := answer.read(MIB):
+    limit = Line(mbps)
+    while piece := answer.read(MIB if not mbps else 1 << 16):
         count += len(piece)
+        limit.passed(len(piece))
     line.close()
     return count / 1e6 / (time.monotonic() - began), count
 
@@ -154,7 +202,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=10.0)
     parser.add_argument("--folder", help="where the file lies for a while; the default is that of temporary files")
+    parser.add_argument("--mbps", type=float, default=0.0, help="the line of who moves the file; 0 = no limit")
+    parser.add_argument("--visit", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.visit:
+        return visit(int(args.visit[0]), args.visit[1])
     size, holds = int(args.gib * (1 << 30)), True
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
@@ -178,31 +230,35 @@ def main() -> int:
                     )
                 )
             for turn in ("alone", "upload", "download"):
-                holds &= measure(turn, ports[2], folder, size, server.pid, proxy.pid)
+                holds &= measure(turn, ports[2], folder, size, args.mbps, {"server": server.pid, "proxy": proxy.pid})
     return 0 if holds else 1
 
 
-def measure(turn: str, port: int, folder: Path, size: int, server: int, proxy: int) -> bool:
+def measure(turn: str, port: int, folder: Path, size: int, mbps: float, pids: dict[str, int]) -> bool:
     """Do one thing, and print what it cost."""
-    before = {"server": reset_peak(server), "proxy": reset_peak(proxy)}
+    before = {name: reset_peak(pid) for name, pid in pids.items()}
+    growth = {name: Growth(pid) for name, pid in pids.items()}
     visitor = Visitor(port, "/user/b/api/status")
-    visitor.start()
+    for each in growth.values():
+        each.start()
     log_progress(turn)
     target, rate, peer = folder / "target", 0.0, None
     if turn == "alone":
         time.sleep(10)
     elif turn == "upload":
-        rate = upload(port, target, size)
+        rate = upload(port, target, size, mbps)
         assert (target / "big").stat().st_size == size
     else:
-        rate, count = download(port, target)
+        rate, count = download(port, target, mbps)
         assert count > size
     holds = figure(f"answers to others, {turn}, p95", visitor.end(), "ms", goal=WAIT_GOAL, load=load())
+    later = {name: each.later() for name, each in growth.items()}
     if turn == "alone":
         return holds
-    for name, pid in (("server", server), ("proxy", proxy)):
-        grown = memory(pid) - before[name]
-        holds &= figure(f"memory of the {name}, {turn}", grown, "MiB", goal=MEMORY_GOAL, bytes=size)
+    for name, pid in pids.items():
+        grown, what = memory(pid) - before[name], f"memory of the {name}, {turn}"
+        holds &= figure(what, grown, "MiB", goal=MEMORY_GOAL, bytes=size)
+        holds &= figure(f"{what}, second half above the first", later[name], "MiB", goal=LATER_GOAL)
     if turn == "upload":
         began = time.monotonic()
         subprocess.run(["cp", target / "big", folder / "copy"], check=True)

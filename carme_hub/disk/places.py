@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carme_hub.disk.readers import GROUP, PROJECT, READERS, USER, Question
+from carme_hub.disk.readers import PROJECT, READERS, USER, Question
 from carme_hub.errors import ConfigError
 
 _KEYS = ("path", "reader", "file_system", "of", "name", "prefix")
@@ -23,10 +23,15 @@ class Place:
     name: str
     prefix: tuple[str, ...] = ()
 
+    @property
+    def needs_home(self) -> bool:
+        """Whether it asks for the user's home."""
+        return "{home}" in self.path + self.file_system
+
     def questions(self, user: str, accounts: Sequence[str], home: Callable[[str], str]) -> Iterator[Question]:
         """Yield what to ask for a user: once, or for each account where the place is the accounts'."""
-        values = {"user": user, "home": home(user) if "{home}" in self.path + self.file_system else ""}
-        if "{home}" in self.path + self.file_system and not values["home"]:
+        values = {"user": user, "home": home(user) if self.needs_home else ""}
+        if self.needs_home and not values["home"]:
             return
         per_account = any("{account}" in text for text in (self.path, self.file_system, self.name))
         for account in accounts if per_account else ("",):
@@ -53,16 +58,15 @@ def _place(number: int, entry: dict[str, Any]) -> Place:
     path, reader = entry.get("path"), entry.get("reader")
     if not isinstance(path, str) or not (path.startswith("/") or path.startswith("{home}")):
         raise wrong("path is an absolute path, such as /home/{user}.")
-    if reader != "disk" and reader not in READERS:
-        raise wrong(f"reader is one of {', '.join([*READERS, 'disk'])}.")
+    if reader not in READERS:
+        raise wrong(f"reader is one of {', '.join(READERS)}.")
     prefix = entry.get("prefix", [])
     if not isinstance(prefix, (list, tuple)) or not all(isinstance(word, str) for word in prefix):
         raise wrong('prefix is a list of words, such as ["sudo", "-n"].')
     default = USER if reader != "btrfs" else PROJECT
     of = entry.get("of", default)
-    offered = READERS[reader].of if reader != "disk" else (USER, GROUP, PROJECT)
-    if of not in offered:
-        raise wrong(f"of is one of {', '.join(offered)} for {reader}.")
+    if of not in READERS[reader].of:
+        raise wrong(f"of is one of {', '.join(READERS[reader].of)} for {reader}.")
     name = entry.get("name", "{account}" if "{account}" in path else "{user}")
     file_system = entry.get("file_system", path.partition("/{")[0] or "/" if "{home}" not in path else path)
     place = Place(path, reader, file_system, of, name, tuple(prefix))

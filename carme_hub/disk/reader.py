@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import pwd
 import re
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.disk.places import Place, places_of
-from carme_hub.disk.readers import READERS, Question, of_file_system
+from carme_hub.disk.readers import READERS, Question
 from carme_hub.domain.disk_use import Use
 from carme_hub.errors import CarmeError
 from carme_hub.slurm.command import Commands
@@ -81,8 +82,12 @@ class DiskReader:
         """Whether the site has named a command or places."""
         return bool(self._settings.disk_usage_command or self._places)
 
-    async def usage(self, user: str) -> list[Use] | None:
-        """Return a user's places, None without an answer in ``CarmeQuotas.disk_usage_timeout`` seconds."""
+    async def usage(self, user: str, within: float | None = None) -> list[Use] | None:
+        """Return a user's places, None without an answer in time.
+
+        Args:
+            within: seconds, None = ``CarmeQuotas.disk_usage_timeout``, after which a command is ended in any case.
+        """
         if not self.is_configured or not _NAME.match(user):
             return None
         query = self._queries.get(user)
@@ -94,14 +99,15 @@ class DiskReader:
                 self._queries.pop(next(iter(self._queries)))
         try:
             # After a time-out the command goes on, and the next page has its answer.
-            return await asyncio.wait_for(asyncio.shield(query.task), self._settings.disk_usage_timeout)
+            limit = self._settings.disk_usage_timeout if within is None else within
+            return await asyncio.wait_for(asyncio.shield(query.task), limit)
         except TimeoutError:
             return None
 
     async def _run(self, user: str, query: _Query) -> list[Use] | None:
         found: list[Use] = []
         try:
-            asked = [self._of_place(place, question) for place, question in self._questions(user)]
+            asked = [self._of_place(place, question) for place, question in await self._questions(user)]
             if self._settings.disk_usage_command:
                 asked.append(self._of_command(user))
             answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -119,17 +125,20 @@ class DiskReader:
             if found and self._on_answer is not None:
                 await self._on_answer(user, found)
 
-    def _questions(self, user: str) -> list[tuple[Place, Question]]:
+    async def _questions(self, user: str) -> list[tuple[Place, Question]]:
         accounts = [name for name in self._accounts(user) if _NAME.match(name)]
-        found = [(place, question) for place in self._places for question in place.questions(user, accounts, _home)]
+        # A directory service may take its time to say where a home is.
+        home = await asyncio.to_thread(_home, user) if any(each.needs_home for each in self._places) else ""
+        found = [(place, each) for place in self._places for each in place.questions(user, accounts, lambda _: home)]
         return found[:_MAX_PLACES]
 
     async def _of_place(self, place: Place, question: Question) -> list[Use]:
-        if place.reader == "disk":
-            return [await asyncio.to_thread(_whole, question)]
         reader = READERS[place.reader]
+        argv = list(reader.argv(question))
+        if place.prefix and PurePath(place.prefix[0]).name == "ssh":
+            argv = [shlex.join(argv)]  # ssh(1) gives its words, joined by spaces, to a shell
         async with self._semaphore:
-            answer = await self._readers.run([*place.prefix, *reader.argv(question)])
+            answer = await self._readers.run([*place.prefix, *argv])
         if answer.code and not answer.out.strip():  # quota(1) exits with 1 where somebody is above a limit
             raise CarmeError(f"{place.reader}: {answer.message}")
         try:
@@ -153,12 +162,3 @@ def _home(user: str) -> str:
         return pwd.getpwnam(user).pw_dir
     except KeyError:
         return ""
-
-
-def _whole(question: Question) -> Use:
-    path = question.file_system
-    while not os.path.isdir(path):  # noqa: PTH112  the hub's user may not look into a home
-        path = os.path.dirname(path)  # noqa: PTH120
-    disk = os.statvfs(path)
-    unit = disk.f_frsize
-    return of_file_system(question.path, (disk.f_blocks * unit, disk.f_bfree * unit, disk.f_bavail * unit))

@@ -12,7 +12,10 @@ where the command has such a form.
 | ``gpfs`` | ``mmlsquota -Y -u NAME DEVICE`` | user, group, project (a fileset) |
 | ``zfs`` | ``zfs get -Hp …`` | user, group, project (a dataset below the named one) |
 | ``btrfs`` | ``btrfs qgroup show -re --raw -f FOLDER`` | project (a subvolume) |
-| ``disk`` | none: statvfs(3) | everybody on the file system |
+| ``disk`` | ``stat -f FOLDER`` | everybody on the file system |
+
+``disk`` is a command like the others, so that a file server that hangs costs the hub a process that is ended, and no
+thread for ever.
 """
 
 from __future__ import annotations
@@ -118,6 +121,9 @@ def _limit_or_zero(text: str | None) -> int | None:
 
 def _quota_argv(question: Question) -> list[str]:
     flag = {USER: "-u", GROUP: "-g"}[question.of]
+    if question.name.isdigit() or question.name.lower().startswith("0x"):
+        # quota(1) takes it for the number of a user or group: the figures would be those of somebody else.
+        raise ValueError(f"quota cannot be asked of {question.of} {question.name!r}, whose name it reads as a number")
     return ["quota", "-v", "-w", "-p", "--show-mntpoint", "--hide-device", flag, "--", question.name]
 
 
@@ -274,6 +280,21 @@ def _btrfs_parse(text: str, question: Question, now: float) -> Use:  # noqa: ARG
     return max(found, key=lambda use: (use.percent, use.limit is not None, use.used))
 
 
+# -- a whole file system -----------------------------------------------------------------------------------------------
+
+
+def _disk_argv(question: Question) -> list[str]:
+    return ["stat", "-f", "-c", "%b %f %a %S", "--", question.file_system]
+
+
+def _disk_parse(text: str, question: Question, now: float) -> Use:  # noqa: ARG001  it has no grace times
+    words = text.split()
+    if len(words) != 4 or not all(word.isdigit() for word in words):
+        raise _no_answer("stat", question)
+    total, free, available, unit = map(int, words)
+    return of_file_system(question.path, (total * unit, free * unit, available * unit))
+
+
 READERS = {
     "xfs": Reader(_xfs_argv, _xfs_parse),
     "quota": Reader(_quota_argv, _quota_parse, (USER, GROUP)),
@@ -281,6 +302,7 @@ READERS = {
     "gpfs": Reader(_gpfs_argv, _gpfs_parse),
     "zfs": Reader(_zfs_argv, _zfs_parse),
     "btrfs": Reader(_btrfs_argv, _btrfs_parse, (PROJECT,)),
+    "disk": Reader(_disk_argv, _disk_parse),
 }
 
 

@@ -19,16 +19,22 @@ from carme_hub.store.threads import in_store_thread
 SAMPLE_SECONDS, LOOK_SECONDS = 3600.0, 3600.0
 #: Users whose last sample is remembered.
 _REMEMBERED = 5000
+#: The path of samples of what sessions have measured: one for each user, whatever a session calls the folder.
+MEASURED = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """A place, how fast it grows in bytes a day (None = not known), and what to say of it."""
+    """A place, how fast it grows in bytes a day (None = not known), and what to say of it.
+
+    ``measured`` is when a session has measured it, in seconds since 1970; None = its quota says it.
+    """
 
     use: Use
     growth: float | None
     days_left: float | None
     warning: Warning | None
+    measured: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +94,29 @@ class DiskUse:
         except StoreError as error:
             self._log.warning("The disk use of %s is not kept for its growth: %s", user, error)
 
-    async def view(self, user: str) -> DiskView:
-        """Return what is known of a user.
+    async def keep(self, user: str, found: Mapping[str, Any]) -> None:
+        """Store what a session has measured of its user's home.
 
         Raises:
             StoreError: the database does not answer.
         """
-        uses = await self.reader.usage(user) if self.reader.is_configured else []
+        now = time.time()
+        await in_store_thread(self.store.put_folders, user, now, dict(found))
+        if found["complete"]:
+            await in_store_thread(self.store.put, user, now, [Use(MEASURED, found["bytes"])])
+
+    async def view(self, user: str, within: float | None = None) -> DiskView:
+        """Return what is known of a user.
+
+        Where no quota says what is the user's own, the home as a session has measured it stands among the places.
+
+        Args:
+            within: seconds to wait for the places, None = ``CarmeQuotas.disk_usage_timeout``.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        uses = await self.reader.usage(user, within) if self.reader.is_configured else []
         samples = await in_store_thread(self.store.of, user)
         measured = await in_store_thread(self.store.folders, user)
         now = time.time()
@@ -105,12 +127,21 @@ class DiskUse:
                 rate = None if use.shared else growth(samples.get(use.path[:PATH_LENGTH], []), now)
                 places.append(PlaceView(use, rate, days_left(use, rate), warning(use, rate, now)))
         at, folders = measured if measured is not None else (0.0, {})
+        if folders and places is not None and all(each.use.shared for each in places):
+            rate = growth(samples.get(MEASURED, []), now)
+            places.append(
+                PlaceView(Use(folders["root"], folders["bytes"], files=folders["files"]), rate, None, None, at)
+            )
         return DiskView(places, at, folders)
 
     async def _look(self) -> None:
         while True:
             for user in sorted(self._users()):
-                await self.reader.usage(user)
+                try:
+                    await self.reader.usage(user)
+                except Exception:  # noqa: BLE001
+                    # One user whom nothing can be asked of is no reason to forget the others' growth.
+                    self._log.exception("The disk use of %s cannot be asked for", user)
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -132,6 +163,7 @@ def as_json(view: DiskView) -> dict[str, Any]:
                 "growth_bytes_per_day": round(each.growth) if each.growth is not None else None,
                 "full_in_seconds": round(each.days_left * DAY) if each.days_left is not None else None,
                 "warning": each.warning.text if each.warning is not None else "",
+                "measured": each.measured,
             }
             for each in view.places
         ]

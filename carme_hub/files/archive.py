@@ -1,13 +1,17 @@
 """Archives of files and folders, made piece by piece while somebody downloads them: tar (PAX) or uncompressed zip.
 
-Nothing is kept in memory but one piece, and for a zip its directory (some hundred bytes a file). Links are packed as
-links and never followed; sockets, pipes and devices are left out; names lead nowhere outside of the folder in which
-they are unpacked. A file that cannot be read, or becomes shorter meanwhile, does not end the archive: the file
-``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why (in a tar, zeros stand for what is missing of a file).
+Nothing is kept in memory but one piece, and for a zip its directory (about 1 KiB a file, so their number is bounded).
+Links are packed as links and never followed, also where somebody exchanges a folder for a link meanwhile: the kernel is
+asked where each opened file lies. Sockets, pipes and devices are left out; names lead nowhere outside of the folder in
+which they are unpacked, and no two of a zip are the same. A file that cannot be read, or becomes shorter meanwhile,
+does not end the archive: the file ``NOT-IN-THIS-ARCHIVE.txt`` at its end says which and why (in a tar, zeros stand for
+what is missing of a file).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import tarfile
@@ -15,22 +19,30 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
-#: Bytes of a piece.
-PIECE = 1 << 20
+#: Bytes of a piece: four times as many are no faster through the proxy, and cost each slow visitor more memory.
+PIECE = 1 << 18
 #: The file that says what is missing, and the most lines of it.
 MISSING, MOST_MISSING = "NOT-IN-THIS-ARCHIVE.txt", 10_000
 FORMATS = {"tar": "application/x-tar", "zip": "application/zip"}
+#: The most entries of a zip; and the years that its format has, as seconds since 1970 (1980-01-02 to 2107-12-30).
+MOST_ZIPPED = 100_000
+_ZIP_FIRST, _ZIP_LAST = 315_619_200, 4_354_732_800
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, folder or link to pack; ``name`` is relative, with slashes, and not empty."""
+    """A file, folder or link to pack; ``name`` is relative, with slashes, and not empty.
+
+    ``real`` is the path that the kernel has for it, unless somebody has moved it or a folder above it.
+    """
 
     path: str
     name: str
     status: os.stat_result
+    real: str
 
 
 @dataclass(slots=True)
@@ -89,38 +101,59 @@ def pieces(folder: Path, names: Sequence[str], kind: str) -> Iterator[bytes]:
     yield from make(_entries(folder, names, missing), missing)
 
 
+def has_more_than(count: int, folder: Path, names: Sequence[str]) -> bool:
+    """Return whether an archive of some names would have more entries. It blocks, for at most so many."""
+    return next(islice(_entries(folder, names, Missing()), count, None), None) is not None
+
+
 def _entries(folder: Path, names: Sequence[str], missing: Missing) -> Iterator[Entry]:
     """Yield everything below some names, each folder before what is in it."""
+    root = os.path.realpath(folder).rstrip("/")
     for top in names:
         waiting = [(os.path.join(folder, top), top)]  # noqa: PTH118  names may be no text
         while waiting:
             path, name = waiting.pop()
             try:
                 status = os.lstat(path)
-                yield Entry(path, name, status)
+                yield Entry(path, name, status, f"{root}/{name}")
                 if stat.S_ISDIR(status.st_mode):
-                    with os.scandir(path) as found:
+                    with _opened(path, f"{root}/{name}", os.O_DIRECTORY) as fd, os.scandir(fd) as found:
                         for each in found:
+                            below = (os.path.join(path, each.name), f"{name}/{each.name}")  # noqa: PTH118  as above
                             if each.is_dir(follow_symlinks=False):
-                                waiting.append((each.path, f"{name}/{each.name}"))
+                                waiting.append(below)
                             else:
-                                yield Entry(each.path, f"{name}/{each.name}", each.stat(follow_symlinks=False))
+                                yield Entry(*below, each.stat(follow_symlinks=False), f"{root}/{below[1]}")
             except OSError as error:
                 missing.add(name, error.strerror or error)
 
 
-def _opened(entry: Entry) -> tuple[int, os.stat_result]:
-    """Open a file; raise OSError where it is a file no more. A pipe in its place would never answer."""
-    fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _opened(path: str, real: str, kind: int = 0) -> Iterator[int]:
+    """Open a file or a folder; a pipe in its place would never answer.
+
+    Raises:
+        OSError: it cannot be opened, or is elsewhere: a folder of its path has become a link.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | kind)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != real:  # noqa: PTH115  it may be no text
+            raise OSError(errno.ESTALE, "it was moved, or exchanged for a link, meanwhile")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _size(fd: int) -> int:
+    """Return the size of a file; raise OSError where it is a file no more."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
         raise OSError(0, "it is no file any more")
-    return fd, status
+    return status.st_size
 
 
 def _content(fd: int, size: int, name: str, missing: Missing) -> Iterator[bytes]:
-    """Yield so many bytes of a file and close it; where it has fewer, or cannot be read on, note that."""
+    """Yield so many bytes of a file; where it has fewer, or cannot be read on, note that."""
     left = size
     try:
         while left:
@@ -132,8 +165,6 @@ def _content(fd: int, size: int, name: str, missing: Missing) -> Iterator[bytes]
             yield piece
     except OSError as error:
         missing.add(name, f"{error.strerror or error}; only its first {size - left} bytes are here")
-    finally:
-        os.close(fd)
 
 
 def _tar(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
@@ -148,15 +179,15 @@ def _tar(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
             elif kind == stat.S_IFLNK:
                 info.type, info.linkname = tarfile.SYMTYPE, str(Path(entry.path).readlink())
             elif kind == stat.S_IFREG:
-                fd, status = _opened(entry)
-                info.size = status.st_size
-                sink.write(_head(info))
                 written = 0
-                for piece in _content(fd, info.size, entry.name, missing):
-                    written += len(piece)
-                    sink.write(piece)
-                    if sink.size >= PIECE:
-                        yield sink.take()
+                with _opened(entry.path, entry.real) as fd:
+                    info.size = _size(fd)
+                    sink.write(_head(info))
+                    for piece in _content(fd, info.size, entry.name, missing):
+                        written += len(piece)
+                        sink.write(piece)
+                        if sink.size >= PIECE:
+                            yield sink.take()
                 for start in range(written, info.size, PIECE):  # the length has been sent already
                     yield sink.take() + b"\0" * min(PIECE, info.size - start)
                 sink.write(blank[: -info.size % tarfile.BLOCKSIZE])
@@ -181,24 +212,32 @@ def _head(info: tarfile.TarInfo) -> bytes:
 
 
 def _zip(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
-    sink = Sink()
+    sink, numbers = Sink(), dict[str, int]()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:  # type: ignore[call-overload]
         for entry in entries:
             kind = stat.S_IFMT(entry.status.st_mode)
-            info = _zip_info(_zip_name(entry.name), entry.status)
+            if len(archive.filelist) >= 2 * MOST_ZIPPED:  # they became more meanwhile
+                missing.add(entry.name, "a zip cannot have so many files; choose tar")
+                continue
+            name = _zip_name(entry.name)
+            info = _zip_info(name if kind == stat.S_IFDIR else _free(name, archive, numbers), entry.status)
+            if info.filename != name:
+                missing.add(entry.name, f"it is here as {info.filename}: in a zip it would have the name of another")
             try:
                 if kind == stat.S_IFDIR:
                     info.filename += "/"
-                    archive.writestr(info, b"")
+                    if info.filename not in archive.NameToInfo:
+                        archive.writestr(info, b"")
                 elif kind == stat.S_IFLNK:
                     archive.writestr(info, os.fsencode(str(Path(entry.path).readlink())))
                 elif kind == stat.S_IFREG:
-                    fd, status = _opened(entry)
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        for piece in _content(fd, status.st_size, entry.name, missing):
-                            member.write(piece)
-                            if sink.size >= PIECE:
-                                yield sink.take()
+                    with _opened(entry.path, entry.real) as fd:
+                        size = _size(fd)
+                        with archive.open(info, "w", force_zip64=True) as member:
+                            for piece in _content(fd, size, entry.name, missing):
+                                member.write(piece)
+                                if sink.size >= PIECE:
+                                    yield sink.take()
                 else:
                     missing.add(entry.name, "it is no file, folder or link")
             except OSError as error:
@@ -211,8 +250,7 @@ def _zip(entries: Iterator[Entry], missing: Missing) -> Iterator[bytes]:
 
 
 def _zip_info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
-    date = time.localtime(max(status.st_mtime, 315_619_200))[:6]  # the format begins in 1980
-    info = zipfile.ZipInfo(name, (min(date[0], 2107), *date[1:]))
+    info = zipfile.ZipInfo(name, time.localtime(min(max(status.st_mtime, _ZIP_FIRST), _ZIP_LAST))[:6])
     info.external_attr = (stat.S_IFMT(status.st_mode) | status.st_mode & 0o777) << 16
     info.create_system = 3  # Unix: the attributes are a mode
     return info
@@ -221,3 +259,15 @@ def _zip_info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
 def _zip_name(name: str) -> str:
     """Return a name that means the same everywhere: UTF-8, and no separator of another system."""
     return os.fsencode(name).decode("utf-8", "replace").replace("\\", "_")
+
+
+def _free(name: str, archive: zipfile.ZipFile, numbers: dict[str, int]) -> str:
+    """Return the name, or the name with a number where the archive has it; ``numbers`` has the last of each."""
+    if name not in archive.NameToInfo:
+        return name
+    stem, ending = os.path.splitext(name)  # noqa: PTH122  a name of a zip, no path
+    while True:
+        numbers[name] = numbers.get(name, 1) + 1
+        candidate = f"{stem}-{numbers[name]}{ending}"
+        if candidate not in archive.NameToInfo:
+            return candidate

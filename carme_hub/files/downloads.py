@@ -13,7 +13,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from email.utils import formatdate
+from io import FileIO
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,11 +23,13 @@ from jupyter_server.auth.decorator import authorized
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from carme_hub.files.archive import FORMATS, PIECE, pieces
+from carme_hub.files.archive import FORMATS, MOST_ZIPPED, PIECE, has_more_than, pieces
 from carme_hub.files.handlers import TRANSFERS, FilesHandler, as_answer
 from carme_hub.files.places import NotPossible, folder_of, name_of, path_of, refused
 
 _RANGE = re.compile(r"bytes=(\d{1,19})-(\d{0,19})\Z")
+#: The last second that a date of HTTP can have: a file system may have later ones.
+_LATEST = 253_402_300_799
 
 
 class _Download(FilesHandler):
@@ -45,6 +49,7 @@ class _Download(FilesHandler):
             while (piece := await loop.run_in_executor(TRANSFERS, next, source, None)) is not None:
                 self.write(piece)
                 await self.flush()
+                self.settings["api_last_activity"] = datetime.now(UTC)  # a long download is no idle session
         except StreamClosedError:
             return  # the visitor has left
         finally:
@@ -73,6 +78,8 @@ class ArchiveHandler(_Download):
             if folder == folder.parent:
                 raise web.HTTPError(400, "Choose folders: all of the machine is no archive.")
             folder, names = folder.parent, [folder.name]
+        if kind == "zip" and await self.blocking(TRANSFERS, has_more_than, MOST_ZIPPED, folder, names):
+            raise web.HTTPError(400, f"These are more than {MOST_ZIPPED:,} files, too many for a zip. Choose tar.")
         self._begin(f"{names[0] if len(names) == 1 else folder.name or 'files'}.{kind}", FORMATS[kind])
         await self._send(pieces(folder, names, kind))
 
@@ -88,30 +95,33 @@ class FileHandler(_Download):
             path = path_of(self.raw_argument("path"), self.home)
         except NotPossible as error:
             raise as_answer(error) from error
-        fd, size, changed = await self.blocking(TRANSFERS, open_file, path)
+        file, size, changed = await self.blocking(TRANSFERS, open_file, path)
+        with file:
+            await self._send_part(path.name, file, size, changed)
+
+    async def _send_part(self, name: str, file: FileIO, size: int, changed: int) -> None:
         first, last = 0, size - 1
         wanted = _RANGE.match(self.request.headers.get("Range", ""))
         mark = f'"{changed:x}-{size:x}"'
         if wanted and self.request.headers.get("If-Range", mark) == mark:
             first, last = int(wanted[1]), min(int(wanted[2] or size), size - 1)
             if first > last:
-                os.close(fd)
                 self.set_header("Content-Range", f"bytes */{size}")
                 self.set_status(416)
                 self.finish()
                 return
             self.set_status(206)
             self.set_header("Content-Range", f"bytes {first}-{last}/{size}")
-        self._begin(path.name, "application/octet-stream")
+        self._begin(name, "application/octet-stream")
         self.set_header("Accept-Ranges", "bytes")
         self.set_header("ETag", mark)
-        self.set_header("Last-Modified", formatdate(changed / 1e9, usegmt=True))
+        self.set_header("Last-Modified", formatdate(min(max(changed / 1e9, 0), _LATEST), usegmt=True))
         self.set_header("Content-Length", str(last - first + 1))
-        await self._send(_part(fd, first, last + 1))
+        await self._send(_part(file.fileno(), first, last + 1))
 
 
-def open_file(path: Path) -> tuple[int, int, int]:
-    """Return a descriptor of a file, its size, and when it changed, in ns."""
+def open_file(path: Path) -> tuple[FileIO, int, int]:
+    """Return a file that is open, its size, and when it changed, in ns."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -120,17 +130,14 @@ def open_file(path: Path) -> tuple[int, int, int]:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise NotPossible(400, "That is no file. Folders are downloaded as archives.")
-    return fd, status.st_size, status.st_mtime_ns
+    return FileIO(fd), status.st_size, status.st_mtime_ns
 
 
 def _part(fd: int, first: int, end: int) -> Iterator[bytes]:
-    """Yield a part of a file and close it. A file that became shorter ends the connection: its length was promised."""
-    try:
-        while first < end:
-            piece = os.pread(fd, min(PIECE, end - first), first)
-            if not piece:
-                return
-            first += len(piece)
-            yield piece
-    finally:
-        os.close(fd)
+    """Yield a part of a file. A file that became shorter ends the connection: its length was promised."""
+    while first < end:
+        piece = os.pread(fd, min(PIECE, end - first), first)
+        if not piece:
+            return
+        first += len(piece)
+        yield piece

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from carme_hub.files.places import refused
 from carme_hub.files.uploads import Upload, UploadFolder
 
-#: Entries on one page.
-MOST_ENTRIES = 500
+#: Entries on one page, and as far as pages go: a folder of a million files costs the session no memory to speak of.
+MOST_ENTRIES, MOST_REACHED = 500, 20_000
 _OURS = re.compile(r"\.[0-9a-f]{32}\.carme-upload(?:\.json)?\Z")
 
 
@@ -50,10 +53,18 @@ def listing(folder: Path, first: int = 0) -> Listing:
     Raises:
         NotPossible: the folder does not exist or may not be read.
     """
+    count, first = 0, min(first, MOST_REACHED - MOST_ENTRIES)
+
+    def counted(found: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        nonlocal count
+        for each in found:
+            if not _OURS.match(each.name):
+                count += 1
+                yield each
+
     try:
         with os.scandir(folder) as found:
-            entries = [each for each in found if not _OURS.match(each.name)]
-        entries.sort(key=lambda each: (not each.is_dir(), each.name.lower(), each.name))
+            entries = heapq.nsmallest(first + MOST_ENTRIES, counted(found), key=_order)
         disk = os.statvfs(folder)
     except OSError as error:
         raise refused(error, folder) from error
@@ -61,14 +72,18 @@ def listing(folder: Path, first: int = 0) -> Listing:
         uploads = opened.unfinished()
     return Listing(
         folder=folder,
-        rows=[_row(each) for each in entries[first : first + MOST_ENTRIES]],
-        count=len(entries),
+        rows=[_row(each) for each in entries[first:]],
+        count=count,
         first=first,
         uploads=uploads,
         writable=os.access(folder, os.W_OK | os.X_OK),
         free=disk.f_bavail * disk.f_frsize,
         total=disk.f_blocks * disk.f_frsize,
     )
+
+
+def _order(entry: os.DirEntry[str]) -> tuple[bool, str, str]:
+    return not entry.is_dir(), entry.name.lower(), entry.name
 
 
 def _row(entry: os.DirEntry[str]) -> Row:
@@ -89,3 +104,11 @@ def size_text(count: int) -> str:
             break
         number, unit = number / 1024, larger
     return f"{number:.0f} {unit}" if unit == "B" or number >= 9.95 else f"{number:.1f} {unit}"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time for people, UTC; nothing for one beyond the calendar: anybody may give a file such a time."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""

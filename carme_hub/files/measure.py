@@ -1,7 +1,8 @@
 """``python -m carme_hub.files.measure FOLDER``: how much a folder has, and its largest folders, as JSON on stdout.
 
 The page *Files* starts it with the lowest priority, and the session once a day for the home. It counts what is on the
-disk (blocks, hard links once), stays on one file system, follows no links, and stops after ``MOST_SECONDS``.
+disk (blocks, hard links once), stays on one file system, follows no links, and stops after ``MOST_SECONDS``. Its memory
+is the job's: what it remembers is bounded, and a tree beyond that is measured in part, which it says.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Folders that are named, how far below the measured one, and the most hard links that are remembered.
-MOST_FOLDERS, DEPTH, MOST_LINKS = 20, 2, 1_000_000
+#: Folders that are named, and how far below the measured one.
+MOST_FOLDERS, DEPTH = 20, 2
+#: The most hard links, folders still to be read, and folders with sums of their own: some 50 MB in all.
+MOST_LINKS, MOST_WAITING, MOST_SUMS = 200_000, 100_000, 50_000
 #: Seconds after which it stops with what it has; entries between two looks at the clock.
 MOST_SECONDS, LOOK_EVERY = 900.0, 1000
 BLOCK = 512  # of st_blocks, whatever the file system's own are (stat(2))
@@ -52,13 +55,15 @@ def measured(root: str, clock: Callable[[], float] = time.monotonic) -> dict[str
                             continue
                         if len(links) < MOST_LINKS:
                             links.add((status.st_dev, status.st_ino))
-                    own = (*name, entry.name) if is_folder and len(name) < DEPTH else name
+                    own = (*name, entry.name) if is_folder and len(name) < DEPTH and len(sums) < MOST_SUMS else name
                     for depth in range(len(own) + 1):
                         total = sums.setdefault(own[:depth], [0, 0])
                         total[0] += status.st_blocks * BLOCK
                         total[1] += not is_folder
-                    if is_folder:
+                    if is_folder and len(waiting) < MOST_WAITING:
                         waiting.append((entry.path, own))
+                    elif is_folder:
+                        complete = False
                     if entries % LOOK_EVERY == 0 and clock() > end:
                         complete, waiting = False, []
                         break

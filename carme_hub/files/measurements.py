@@ -37,6 +37,7 @@ class Measurements:
         self._known: OrderedDict[Path, tuple[float, dict[str, Any]]] = OrderedDict()
         self._tasks: dict[Path, asyncio.Task[None]] = {}
         self._one = asyncio.Lock()
+        self._looked = float("-inf")
 
     def of(self, folder: Path) -> tuple[float, Mapping[str, Any]] | None:
         """Return when a folder was measured, and what was found; None where it was not."""
@@ -54,10 +55,14 @@ class Measurements:
             task.add_done_callback(lambda _task: self._tasks.pop(folder, None))
 
     async def look_daily(self) -> None:
-        """Measure the home whenever the hub has nothing of the last day, as long as the session lasts."""
+        """Measure the home whenever the hub has nothing of the last day, as long as the session lasts.
+
+        Once a day it is in any case: a hub that does not take the result is no reason to measure every hour.
+        """
         while True:
             age = await self._age()
-            if age is not None and age >= EVERY:
+            if age is not None and age >= EVERY and time.monotonic() - self._looked >= EVERY:
+                self._looked = time.monotonic()
                 self.start(self._home)
             await asyncio.sleep(EVERY / 24)
 
@@ -65,7 +70,10 @@ class Measurements:
         async with self._one:
             argv = (sys.executable, "-m", "carme_hub.files.measure", str(folder))
             pipe = asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
+            # Not in the server's folder: Python would import what lies there.
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, cwd="/"
+            )
             try:
                 out, _ = await asyncio.wait_for(process.communicate(), MOST_SECONDS + 60)
                 found = json.loads(out[:_LONGEST]) if process.returncode == 0 else None

@@ -7,7 +7,6 @@ It is complete HTML: folders open and archives are downloaded without JavaScript
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 
 from carme_hub.files.handlers import LISTINGS, FilesHandler
-from carme_hub.files.listing import MOST_ENTRIES, Listing, Row, listing, size_text
+from carme_hub.files.listing import MOST_ENTRIES, MOST_REACHED, Listing, Row, listing, size_text, time_text
 from carme_hub.files.measurements import Measurements
 from carme_hub.files.places import folder_of, quoted, shown
 
@@ -149,7 +148,7 @@ def _largest(measurements: Measurements, folder: Path, base: str, xsrf: str) -> 
         part = "" if found["complete"] else " Not all of it could be measured."
         said = (
             f"<p>{size_text(found['bytes'])} in {found['files']:,} files, measured "
-            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC.{part}</p><ul>{rows}</ul>"
+            f"{time_text(at)} UTC.{part}</p><ul>{rows}</ul>"
         )
     form = (
         f'<form method="post" action="{escape(url_path_join(base, "carme/files/measure"))}">'
@@ -173,8 +172,10 @@ def render(seen: Listing, base: str, places: list[Path], largest: str) -> str:
         links = []
         if seen.first:
             links.append(_page_link(own, seen, max(0, seen.first - MOST_ENTRIES), "Before"))
-        if last < seen.count:
+        if last < min(seen.count, MOST_REACHED):
             links.append(_page_link(own, seen, last, "After"))
+        elif last < seen.count:
+            links.append(f"The page shows the first {MOST_REACHED:,} only; a terminal shows all.")
         more = f"<p>{seen.first + 1} to {last} of {seen.count} {' '.join(links)}</p>"
     space = f"{size_text(seen.free)} of {size_text(seen.total)} are free on this file system."
     if not seen.writable:
@@ -216,7 +217,7 @@ def _is_text(path: Path | str) -> bool:
 
 def _row(row: Row, folder: Path, own: str) -> str:
     path, name = folder / row.name, escape(shown(row.name))
-    changed = f"{datetime.fromtimestamp(row.changed, UTC):%Y-%m-%d %H:%M}" if row.changed else ""
+    changed = time_text(row.changed) if row.changed else ""
     choice = ""
     if _is_text(row.name):
         choice = f'<input type="checkbox" name="name" value="{escape(row.name)}" aria-label="Choose {name}">'
@@ -238,7 +239,7 @@ def _unfinished(seen: Listing, uploads: str) -> str:
         return ""
     rows = []
     for each in seen.uploads:
-        name, until = escape(shown(each.name)), f"{datetime.fromtimestamp(each.expires, UTC):%Y-%m-%d %H:%M}"
+        name, until = escape(shown(each.name)), time_text(each.expires)
         percent = each.offset * 100 // max(each.length, 1)
         said = f"{size_text(each.offset)} of {size_text(each.length)} ({percent} %), kept until {until} UTC"
         address = escape(f"{uploads}/{each.address}")

@@ -28,7 +28,7 @@ from tornado import web
 from carme_hub.files.handlers import TRANSFERS, FilesHandler, as_answer
 from carme_hub.files.places import NotPossible, folder_of, name_of, refused, relative_of
 from carme_hub.files.tus_headers import CHECKSUMS, checksum_of, expires, metadata, number
-from carme_hub.files.uploads import Upload, UploadFolder, make_folders, place_of
+from carme_hub.files.uploads import Upload, UploadFolder, place_of
 
 VERSION, EXTENSIONS = "1.0.0", "creation,creation-with-upload,expiration,checksum,termination"
 BODY = "application/offset+octet-stream"
@@ -107,7 +107,7 @@ class UploadHandler(FilesHandler):
                 await self._resume()
         except NotPossible as error:
             await self._release()
-            if not 0 < int(self.request.headers.get("Content-Length") or 0) <= DRAINED:
+            if not 0 < self._body_length() <= DRAINED:
                 raise as_answer(error) from error
             # Who is still sending would see the connection break, and not the answer.
             self.request.connection.set_max_body_size(DRAINED)  # type: ignore[union-attr]
@@ -122,13 +122,12 @@ class UploadHandler(FilesHandler):
 
         def create() -> Upload:
             folder = folder_of(given.get("folder", b""), Path.home())
-            relative = given.get("relativePath") or b""
+            relative, folders = given.get("relativePath") or b"", list[str]()
             if relative and relative != b"null":  # tus-js-client's users send null where there is none
                 *folders, name = relative_of(relative)
-                folder = make_folders(folder, tuple(folders))
             else:
                 name = name_of(given.get("filename") or given.get("name") or b"")
-            with UploadFolder(folder) as opened:
+            with UploadFolder(folder, tuple(folders)) as opened:
                 overwrite = given.get("overwrite") == b"true"
                 return opened.create(name, length, metadata=text, overwrite=overwrite)
 
@@ -137,7 +136,11 @@ class UploadHandler(FilesHandler):
         self.set_header("Location", url_path_join(self.base_url, "carme/uploads", upload.address))
         self.set_header("Upload-Expires", expires(upload))
         if with_body or length == 0:
-            await self._open(upload.address, 0, checksum)
+            try:
+                await self._open(upload.address, 0, checksum)
+            except NotPossible:  # nobody is told its address
+                await self._in_thread(cancel, upload.address)
+                raise
         if not with_body:
             self.request.connection.set_max_body_size(0)  # type: ignore[union-attr]
 
@@ -159,11 +162,16 @@ class UploadHandler(FilesHandler):
         if offset != upload.offset:
             raise NotPossible(409, f"{upload.offset} bytes have arrived, and the request begins at {offset}.")
         left = upload.length - offset
-        if int(self.request.headers.get("Content-Length") or 0) > left:
+        if self._body_length() > left:
             raise NotPossible(413, f"The body is longer than what is missing, {left} bytes.")
         self._fd = await self._in_thread(open_part, upload)
         self._upload, self._begin, self._offset, self._checksum = upload, offset, offset, checksum
         self.request.connection.set_max_body_size(left + 1)  # type: ignore[union-attr]
+
+    def _body_length(self) -> int:
+        """Return the length that the request says its body has; 0 where it says none, or what is no number."""
+        text = self.request.headers.get("Content-Length", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
     async def _take_over(self, address: str) -> None:
         older = self.transfers.active.get(address)

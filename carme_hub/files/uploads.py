@@ -36,6 +36,9 @@ KEPT_SECONDS = 7 * 86_400
 LENGTH_MAX, INFO_MAX = 2**63 - 1, 65_536
 #: Numbers that are tried for the name of a file whose own name was taken while it arrived.
 NUMBERS = 1000
+#: Uploads that one look at a folder finds: others may have put any number of such names there.
+MOST_FOUND = 1000
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +76,39 @@ def place_of(address: str) -> tuple[Path, str]:
 class UploadFolder:
     """A folder that is open for uploads. Use it as a context manager; its methods block.
 
+    Args:
+        parts: folders below it, which are made and entered one after the other. Each is opened in the one above, and
+            not by its path: whoever may write there could exchange it for a link to a folder of the user.
+
     Raises:
-        NotPossible: on entry, where the folder does not exist or may not be opened.
+        NotPossible: on entry, where the folder does not exist, may not be opened, or a part of it is a link.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._fd = folder, -1
+    def __init__(self, folder: Path, parts: tuple[str, ...] = ()) -> None:
+        self.folder, self._parts, self._fd = folder, parts, -1
 
     def __enter__(self) -> UploadFolder:
         """Open the folder."""
         try:
-            self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fd = os.open(self.folder, _FOLDER)
+            for part in self._parts:
+                self._enter(part)
         except OSError as error:
+            if self._fd >= 0:
+                os.close(self._fd)
             raise refused(error, self.folder) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close it."""
         os.close(self._fd)
+
+    def _enter(self, part: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, dir_fd=self._fd)
+        fd = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=self._fd)
+        os.close(self._fd)
+        self.folder, self._fd = self.folder / part, fd
 
     def create(self, name: str, length: int, *, metadata: str = "", overwrite: bool = False) -> Upload:
         """Begin an upload.
@@ -137,7 +155,7 @@ class UploadFolder:
             os.close(fd)
             found = Upload(
                 *(self.folder, id, name_of(os.fsencode(state["name"])), int(state["length"]), size),
-                expires=changed + KEPT_SECONDS,
+                expires=min(changed, time.time()) + KEPT_SECONDS,
                 metadata=str(state.get("metadata", "")),
                 overwrite=bool(state.get("overwrite")),
             )
@@ -218,8 +236,14 @@ class UploadFolder:
         return fd
 
     def _ids(self) -> list[str]:
+        found: set[str] = set()
         with os.scandir(self._fd) as entries:
-            return sorted({match[1] for entry in entries if (match := _FILES.match(entry.name))})
+            for entry in entries:
+                if match := _FILES.match(entry.name):
+                    found.add(match[1])
+                if len(found) >= MOST_FOUND:
+                    break
+        return sorted(found)
 
     def _is_old(self, id: str) -> bool:
         """Return whether all that there is of an upload is this user's and old: one of its two files may be missing."""
@@ -275,16 +299,3 @@ def _numbered(name: str) -> Iterator[str]:
         more = f"-{number}{dot}{ending}"
         room = NAME_MAX - len(os.fsencode(more))
         yield os.fsdecode(os.fsencode(stem)[: max(room, 1)]) + more
-
-
-def make_folders(folder: Path, parts: tuple[str, ...]) -> Path:
-    """Make the folders of a relative path below a folder, and return the last one; a link on the way is refused."""
-    for part in parts:
-        folder = folder / part
-        try:
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
-        except OSError as error:
-            raise refused(error, folder) from error
-    return folder

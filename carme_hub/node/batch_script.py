@@ -323,7 +323,11 @@ def begin_elsewhere(encoded: "Optional[str]", data: "Dict[str, Any]", opened: "L
     except (OSError, KeyError, TypeError, ValueError, zlib.error):
         return None
     data.clear()
-    begin(encoded, data, opened)
+    try:
+        begin(encoded, data, opened)
+    except (Failed, OSError):
+        part.forget()
+        raise
     say(f"your home is full: this session keeps its files in {os.getcwd()} until it ends")
     return part
 

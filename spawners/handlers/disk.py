@@ -9,7 +9,6 @@ Allowed are the tokens of the user's own running servers, and everybody who may 
 from __future__ import annotations
 
 import json
-import time
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,7 +18,6 @@ from carme_hub.disk.view import as_json
 from carme_hub.errors import StoreError
 from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.store.threads import in_store_thread
 
 DISK = r"/api/carme/users/([^/]+)/disk"
 #: The most folders that are kept of a user, and the largest body with them.
@@ -63,7 +61,7 @@ class DiskHandler(UserHandler):
     async def _answer(self, hub: HubContext, user: Any, *_more: str) -> None:
         try:
             if self.request.method == "PUT":
-                await in_store_thread(hub.disk.store.put_folders, user.name, time.time(), self._sent())
+                await hub.disk.keep(user.name, self._sent())
                 self.finish(json.dumps({}))
             else:
                 self.finish(json.dumps(as_json(await hub.disk.view(user.name))))

@@ -90,6 +90,8 @@ LEFT = {
     "browser/test_runs_without_session.py": ("",),
     "browser/test_messages_in_lab.py": ("",),
     "browser/test_batch_jobs_page.py": ("where_a_batch_job_runs",),
+    # Uploads and archives without a proxy and a Slurm: tests/unit/files, and in a browser.
+    "cluster/sessions/test_files_and_full_home.py": ("files_go_up_in_parts",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
     "cluster/slurm/test_slurm_client.py": (

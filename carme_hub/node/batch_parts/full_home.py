@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, PTH102, PTH103, PTH110, PTH112, PTH114, PTH118, PTH120
+# ruff: noqa: UP006, UP035, PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH118, PTH120
 """Starts a session whose home is full: its session folder is on this node, for as long as the session lasts.
 
 The batch script runs this text from the data document where nothing can be written into the session folder. All that
@@ -7,13 +7,14 @@ Jupyter could not start without is there as well; what is in the home stays read
 there is room again. Ranks on other nodes do not see the folder: such a session computes on one node.
 """
 
+import contextlib
 import json
 import os
 import shutil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Dict, List  # noqa: F401  of a comment
 
 #: What goes to the session folder at home at the end, if there is room.
 KEPT = ("job.log", "end.json")
@@ -23,6 +24,9 @@ MADE_AT_START = (
     (".jupyter", "JUPYTER_CONFIG_DIR", "jupyter"),
     (".local/share/jupyter", "JUPYTER_DATA_DIR", "jupyter-data"),
 )
+
+#: The folder that ``move`` has made.
+made = []  # type: List[str]
 
 
 def replaced(value: "Any", old: str, new: str) -> "Any":
@@ -45,6 +49,10 @@ def move(document: "Dict[str, Any]") -> str:
     part, old = document["full_home"], document["session_folder"]
     new = part["folder"]
     os.mkdir(os.path.dirname(new), 0o700)  # one that is there could be anybody's
+    made.append(os.path.dirname(new))
+    if document["plan"].get("node_folder"):  # the first look at the node has made it, and the next one makes it again
+        with contextlib.suppress(OSError):
+            os.rmdir(document["plan"]["node_folder"])
     moved = replaced(document, old, new)
     plan = moved["plan"]
     plan["argv"] = part["argv"]
@@ -60,6 +68,12 @@ def move(document: "Dict[str, Any]") -> str:
     return json.dumps(moved)
 
 
+def forget() -> None:
+    """Remove the folder on this node, with all secrets in it: the session could not begin there, either."""
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def end(old: str, new: str) -> None:
     """Keep what can be kept of the session, and remove its folder on this node."""
     try:
@@ -70,4 +84,4 @@ def end(old: str, new: str) -> None:
                 shutil.copyfile(os.path.join(new, name), target)
     except OSError:
         pass
-    shutil.rmtree(os.path.dirname(new), ignore_errors=True)
+    forget()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -33,6 +33,7 @@ class SessionActivity:
 
     Args:
         kernels: returns the pids of kernels by their id.
+        disk: returns what to say of the user's places (``DiskOfHub``).
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class SessionActivity:
         kernels: Callable[[], Mapping[str, int]],
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
+        disk: Callable[[], Sequence[Mapping[str, str]]] = lambda: (),
     ) -> None:
-        self._kernels, self._environ, self._clock = kernels, environ, clock
+        self._kernels, self._environ, self._clock, self._disk = kernels, environ, clock, disk
         folder = environ.get("CARME_SESSION_FOLDER", "")
         self.folder = Path(folder) if folder else None
         self._lock = Lock()
@@ -59,6 +61,8 @@ class SessionActivity:
         found: dict[str, Any] = {"now": int(now), "used": used, "state": state, "problem": problem}
         if self._environ.get("CARME_HOME_FULL"):  # carme_hub/node/batch_parts/full_home.py
             found["home_full"] = True
+        if warnings := self._disk():
+            found["disk"] = [dict(each) for each in warnings]
         if with_curve and self.folder is not None:
             found["curve"] = curve(self.folder, now - CURVE_SECONDS, CURVE_POINTS)
         return found

@@ -35,8 +35,8 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from carme_hub.files.routes import PATHS, FileRoutes
 
-from . import disk_upload
 from .activity import SessionActivity, kernel_pids
+from .disk_upload import DiskOfHub, send
 from .end_handler import EndHandler, orderly_end_of
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 from .upload import INTERVAL, JITTER, RunsUpload
@@ -56,8 +56,9 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(server: Any) -> None:
     base = server.web_app.settings["base_url"]
     runs, page = Runs(), RunsPage()
-    activity = SessionActivity(lambda: kernel_pids(server.kernel_manager))
-    files = FileRoutes(server.web_app, base, disk_upload.send, disk_upload.age)
+    disk = DiskOfHub()
+    activity = SessionActivity(lambda: kernel_pids(server.kernel_manager), disk=lambda: disk.warnings)
+    files = FileRoutes(server.web_app, base, send, disk.age)
     IOLoop.current().add_callback(files.measure_daily)
     shared = {"runs": runs, "page": page, "activity": activity}
     upload = RunsUpload(lambda: page.rows()["runs"])

@@ -12,8 +12,9 @@ from carme_hub.domain.disk_use import NEAR_PERCENT, Warning, size
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.notices import NoticeLookup
 
-#: Folders on the page.
-SHOWN_FOLDERS = 5
+#: Folders on the page, and seconds that it waits for quotas: less than for all, or one slow file server would silence
+#: this part of everybody's page for a while (``NoticeLookup``).
+SHOWN_FOLDERS, WAIT = 5, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class DiskLookup(NoticeLookup[ShownDisk]):
             return None
 
         async def ask() -> ShownDisk:
-            return shown(await disk.view(user.name), time.time())
+            return shown(await disk.view(user.name, WAIT), time.time())
 
         return ask
 
@@ -71,6 +72,8 @@ def shown(view: DiskView, now: float) -> ShownDisk:
             text += f", {use.files:,} of {use.file_limit:,} files"
         if use.shared:
             text += ", by all users together"
+        if each.measured is not None:
+            text += f", measured {clock(each.measured, now)}"
         if each.growth is not None and abs(each.growth) >= 1 << 20:
             text += f"; it {'grows' if each.growth > 0 else 'shrinks'} by {size(int(abs(each.growth)))} a day"
         places.append(ShownPlace(use.path, text + ".", min(100, use.percent), use.percent >= NEAR_PERCENT))

@@ -65,11 +65,15 @@ def test_a_session_whose_home_is_full_starts_computes_and_says_so(hub: Hub) -> N
         kernel = hub.new_kernel("ada")
         code = "import os; print(6 * 7, os.path.getsize(os.path.expanduser('~/mine')) > 100_000)"
         assert "42 True" in hub.run_cell("ada", kernel, code)
-        assert hub.server_api("GET", "ada", "", "carme/activity").json["home_full"] is True
+        assert hub.server_api("GET", "ada", "", "/carme/activity").body["home_full"] is True
         _, _, page = ask(hub, "GET", "/user/ada/carme/files")
         assert "Your home was full when this session started" in page.decode()
         assert Path(f"/tmp/carme-{id}").is_dir()
+        save = "with open(os.path.expanduser('~/result'), 'w') as file: print(file.write('x' * 50_000))"
+        assert "No space left" in hub.run_cell("ada", kernel, save)
         (HOME / "mine").unlink()
+        assert "50000" in hub.run_cell("ada", kernel, save)
+        assert (HOME / "result").stat().st_size == 50_000, "saved at once, in the same session"
         hub.stop_server("ada")
         wait_for(lambda: not Truth(hub).row("ada").open, 60, "the session to be closed")
         wait_for(lambda: not Path(f"/tmp/carme-{id}").exists(), 30, "the node's folder to be removed")

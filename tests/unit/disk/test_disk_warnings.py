@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,8 +103,46 @@ class ReaderThatSays:
     def __init__(self, uses: Sequence[Use] | None) -> None:
         self.uses = uses
 
-    async def usage(self, _user: str) -> Sequence[Use] | None:
+    async def usage(self, _user: str, _within: float | None = None) -> Sequence[Use] | None:
         return self.uses
+
+
+async def test_where_no_quota_says_it_the_measured_home_stands_among_the_places_and_grows(
+    store: DiskUseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskUse(store, lambda: (), logging.getLogger("test"))
+    everybodys = Use("/home", 5, limit=10, shared=True)
+    disk.reader = ReaderThatSays([everybodys])  # type: ignore[assignment]
+    for day in range(4):
+        monkeypatch.setattr("carme_hub.disk.view.time.time", lambda day=day: NOW + day * DAY)
+        for root in ("/home/alice", f"/whatever/{day}"):  # a session may send anything, and fills no table with it
+            found = {"root": root, "bytes": (1 + day) * GIB, "files": 7, "complete": True, "folders": []}
+            await disk.keep("alice", found)
+    await disk.keep("alice", {**found, "bytes": GIB, "complete": False})  # says nothing of growth
+    assert {path: len(kept) for path, kept in store.of("alice").items()} == {"": 4}
+    shared, home = as_json(await disk.view("alice"))["places"]
+    assert (shared["path"], shared["measured"]) == ("/home", None)
+    assert (home["path"], home["used_bytes"], home["limit_bytes"]) == ("/whatever/3", GIB, None)
+    assert (home["growth_bytes_per_day"], home["measured"]) == (GIB, NOW + 3 * DAY)
+    disk.reader = ReaderThatSays([everybodys, Use("/home/alice", 5)])  # type: ignore[assignment]
+    assert [each.use.path for each in (await disk.view("alice")).places or ()] == ["/home", "/home/alice"]
+
+
+async def test_one_user_whom_nothing_can_be_asked_of_ends_nobody_elses_samples(store: DiskUseStore) -> None:
+    asked: list[str] = []
+
+    class Failing(ReaderThatSays):
+        async def usage(self, user: str, _within: float | None = None) -> Sequence[Use] | None:
+            asked.append(user)
+            raise ValueError(user)
+
+    disk = DiskUse(store, lambda: {"bob", "alice"}, logging.getLogger("test"))
+    disk.start(Failing(None))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+    await disk.stop()
+    assert asked == ["alice", "bob"]
 
 
 async def test_a_view_has_growth_warnings_and_the_largest_folders(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +74,46 @@ async def test_a_place_that_does_not_answer_leaves_out_itself(
 
 
 async def test_a_whole_file_system_says_that_it_is_everybodys(tmp_path: Path) -> None:
-    found = await reader([{"path": "/home", "reader": "disk", "file_system": str(tmp_path / "not/there")}]).usage(
-        "alice"
-    )
+    found = await reader([{"path": "/home", "reader": "disk", "file_system": str(tmp_path)}]).usage("alice")
     assert found is not None
     assert (found[0].path, found[0].shared, 0 < found[0].used <= (found[0].limit or 0)) == ("/home", True, True)
+    # One that is not mounted has no figures, and not those of the file system that its folder is on.
+    gone = reader([{"path": "/home", "reader": "disk", "file_system": str(tmp_path / "not/there")}])
+    assert await gone.usage("alice") is None
+
+
+async def test_what_a_shell_on_a_file_server_would_read_again_is_quoted(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    # As ssh(1) does: the words after the host's name, joined by spaces, are a shell's input there.
+    ssh.write_text(f'#!/bin/sh\nshift\nPATH={tmp_path}:$PATH exec sh -c "$*"\n')
+    (tmp_path / "xfs_quota").write_text(f'#!/bin/sh\nprintf "%s|" "$@" > {tmp_path}/asked\necho "alice 1 0 4 0 [-]"\n')
+    for each in (ssh, tmp_path / "xfs_quota"):
+        each.chmod(0o755)
+    place = {"path": "/home of teams/{user}", "reader": "xfs", "prefix": [str(ssh), "fileserver"]}
+    assert await reader([place]).usage("alice") == [Use("/home of teams/alice", 1024, limit=4096)]
+    assert (tmp_path / "asked").read_text() == "-x|-c|report -u -N -b -i|/home of teams|"
+
+
+async def test_a_page_that_waits_less_has_the_answer_the_next_time(tmp_path: Path, commands: list[str]) -> None:
+    os.mkfifo(tmp_path / "zfs.out")
+    disk = reader([{"path": "/h/{user}", "reader": "zfs", "file_system": "tank", "prefix": commands}])
+    assert await disk.usage("alice", 0.01) is None
+    await asyncio.to_thread((tmp_path / "zfs.out").write_text, "userused@alice\t5\nuserquota@alice\t10\n")
+    assert await disk.usage("alice") == [Use("/h/alice", 5, limit=10)]
+
+
+async def test_a_home_is_looked_up_once_and_not_in_the_hubs_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def home(_user: str) -> str:
+        threads.append(threading.current_thread().name)
+        return "/"
+
+    monkeypatch.setattr("carme_hub.disk.reader._home", home)
+    found = await reader([{"path": "{home}", "reader": "disk"}] * 2).usage("alice")
+    assert [each.path for each in found or ()] == ["/", "/"]
+    assert len(threads) == 1
+    assert threads[0] != threading.main_thread().name
 
 
 @pytest.mark.parametrize(

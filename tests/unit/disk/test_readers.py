@@ -159,6 +159,13 @@ def test_grace_times_are_understood_in_every_spelling(text: str, seconds: float 
     assert grace(text, NOW) == (None if seconds is None else NOW + seconds)
 
 
+@pytest.mark.parametrize("name", ["1001", "0x3e9", "0X3E9"])
+def test_a_name_that_quota_reads_as_a_number_is_not_asked_for(name: str) -> None:
+    with pytest.raises(ValueError, match="reads as a number"):
+        READERS["quota"].argv(Question("/home", "/home", name))
+
+
 def test_a_file_system_is_full_for_users_before_it_is_for_root() -> None:
+    assert ask("disk", "100 20 10 4096\n", "alice") == of_file_system("/shown", (409_600, 81_920, 40_960))
     found = of_file_system("/home", (100, 20, 10))
     assert (found.used, found.limit, found.shared, found.percent) == (80, 90, True, 88)

@@ -151,5 +151,13 @@ out = await upload(10).run()
     assert run_client(server, folder, code % TOKEN) == "from-the-page"
 
 
+def test_a_folder_whose_name_is_no_text_takes_uploads_from_the_page(server: Server, folder: Path) -> None:
+    odd = folder / "\udcff%41"
+    odd.mkdir()
+    code = f"const up = upload(3); up.values.folder = m.bytesOf({json.dumps(quoted(odd))}); out = await up.run()"
+    assert run_client(server, folder, code) == "from-the-page"
+    assert (odd / "from-the-page").stat().st_size == 3
+
+
 def test_sizes_are_said_in_the_unit_that_fits() -> None:
     assert [size_text(n) for n in (0, 1023, 1536, 10 * 1024**3)] == ["0 B", "1023 B", "1.5 KiB", "10 GiB"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import time
@@ -11,12 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from files_server import Server
 
-from carme_hub.files import measurements
+from carme_hub.files import measure, measurements
 from carme_hub.files.measure import DEPTH, LOOK_EVERY, MOST_SECONDS, measured
 from carme_hub.files.measurements import Measurements
 from carme_hub.files.places import quoted
+from carme_hub.spawners.handlers.disk import Folders
+from carme_hub.training.server.disk_upload import fitting
 
 MIB = 1 << 20
 
@@ -50,6 +54,43 @@ def test_it_stops_in_time_with_what_it_has(tmp_path: Path) -> None:
     clock = itertools.chain([0.0], itertools.repeat(MOST_SECONDS + 1))
     found = measured(str(tmp_path), lambda: next(clock))
     assert (found["complete"], found["files"]) == (False, LOOK_EVERY)
+
+
+@pytest.mark.parametrize("bound", ["MOST_WAITING", "MOST_SUMS", "MOST_LINKS"])
+def test_a_tree_beyond_what_is_remembered_is_measured_in_part_or_less_finely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(measure, bound, 3)
+    for number in range(9):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}/file").touch()
+    found = measured(str(tmp_path))
+    assert (found["complete"], found["files"]) == ((False, 3) if bound == "MOST_WAITING" else (True, 9))
+    assert len(found["folders"]) == (2 if bound == "MOST_SUMS" else 9)
+
+
+def test_the_longest_names_of_folders_are_what_the_hub_takes() -> None:
+    folders = [{"path": "\N{PILE OF POO}" * 1000, "bytes": 9 - n, "files": 1} for n in range(20)]
+    sent = fitting({"root": "/home/a", "bytes": 9, "files": 9, "complete": True, "folders": folders})
+    assert len(json.dumps(sent)) <= 64 << 10
+    assert [each["bytes"] for each in Folders.model_validate(sent).model_dump()["folders"]] == [9, 8, 7, 6]
+
+
+async def test_a_hub_that_takes_no_result_does_not_let_the_home_be_measured_every_hour(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(measurements, "EVERY", 0.48)
+    looks: list[Path] = []
+
+    async def old() -> float:
+        return 90_000.0
+
+    found = Measurements(lambda _found: asyncio.sleep(0), old, tmp_path)
+    monkeypatch.setattr(found, "start", looks.append)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15):
+            await found.look_daily()
+    assert looks == [tmp_path]
 
 
 def test_the_page_measures_and_shows_it(server: Server, folder: Path) -> None:

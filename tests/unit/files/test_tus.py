@@ -6,14 +6,13 @@ import base64
 import hashlib
 import os
 import socket
-import subprocess
-import sys
 import time
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from files_server import TOKEN, Answered, Server
+from tusclient import client
 
 TUS = {"Tus-Resumable": "1.0.0"}
 BODY = {**TUS, "Content-Type": "application/offset+octet-stream"}
@@ -46,6 +45,13 @@ def patch(server: Server, where: str, offset: int, body: bytes, **more: str) -> 
 def head(server: Server, where: str) -> tuple[int, str]:
     answer = server.ask("HEAD", where, TUS)
     return answer.status, answer.headers.get("upload-offset", "")
+
+
+def wait_for_offset(server: Server, where: str, offset: int) -> None:
+    end = time.monotonic() + 10
+    while head(server, where) != (200, str(offset)):
+        assert time.monotonic() < end, head(server, where)
+        time.sleep(0.02)
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -92,11 +98,8 @@ def test_an_upload_goes_on_where_it_broke_off(server: Server, folder: Path) -> N
     lines += [f"Content-Length: {len(content)}", "Upload-Offset: 0", f"Content-Type: {BODY['Content-Type']}"]
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + content[:2_000_001])
-        time.sleep(0.5)
-    end = time.monotonic() + 10
-    while head(server, where) != (200, "2000001"):
-        assert time.monotonic() < end, head(server, where)
-        time.sleep(0.1)
+        wait_for_offset(server, where, 2_000_001)
+    wait_for_offset(server, where, 2_000_001)
     assert patch(server, where, 2_000_001, content[2_000_001:]).status == 204
     assert (folder / "broken").read_bytes() == content
 
@@ -107,9 +110,8 @@ def test_who_goes_on_does_not_wait_for_a_connection_that_is_silent(server: Serve
     lines += ["Content-Length: 100", "Upload-Offset: 0", f"Content-Type: {BODY['Content-Type']}"]
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + b"x" * 40)
-        time.sleep(0.5)
+        wait_for_offset(server, where, 40)  # what is in memory counts
         began = time.monotonic()
-        assert head(server, where) == (200, "40")  # what is in memory counts
         assert patch(server, where, 40, b"y" * 60).status == 204
         assert time.monotonic() - began < 5
     assert (folder / "asleep").read_bytes() == b"x" * 40 + b"y" * 60
@@ -130,11 +132,11 @@ def test_parts_follow_each_other_at_once_and_a_refusal_arrives_also_in_the_middl
 ) -> None:
     part = os.urandom(1 << 16)
     where = begun(server, folder, "many", 300 * len(part))
-    for number in range(200):
+    for number in range(50):
         assert patch(server, where, number * len(part), part).status == 204
     answer = patch(server, where, 5, b"x" * (6 << 20))
     assert (answer.status, "bytes have arrived" in answer.text) == (409, True)
-    assert head(server, where) == (200, str(200 * len(part)))
+    assert head(server, where) == (200, str(50 * len(part)))
 
 
 def test_a_body_without_a_length_cannot_be_longer_than_the_file(server: Server, folder: Path) -> None:
@@ -285,23 +287,16 @@ def test_the_first_part_may_come_with_the_beginning_and_methods_by_a_header(serv
 def test_a_foreign_client_uploads_and_resumes(server: Server, folder: Path, size: int, tmp_path: Path) -> None:
     content = os.urandom(size)
     (tmp_path / "source").write_bytes(content)
-    program = """
-import sys
-from tusclient import client
-url, token, source, folder, length = sys.argv[1:]
-tus = client.TusClient(url, headers={"Authorization": f"token {token}"})
-metadata = {"filename": "from-tuspy", "folder": folder}
-if int(length) > 2:
-    first = tus.uploader(source, chunk_size=1_000_000, metadata=metadata, upload_checksum=True)
-    first.upload(stop_at=2_000_000)
-    again = tus.uploader(source, chunk_size=1_500_000, metadata=metadata, url=first.url)
-    assert again.offset == 2_000_000, again.offset
-    again.upload()
-else:
-    tus.uploader(source, chunk_size=1_000_000, metadata=metadata).upload()
-"""
-    argv = [sys.executable, "-c", program, f"http://127.0.0.1:{server.port}{UPLOADS}", TOKEN]
-    subprocess.run([*argv, str(tmp_path / "source"), str(folder), str(size)], check=True)
+    source, metadata = str(tmp_path / "source"), {"filename": "from-tuspy", "folder": str(folder)}
+    tus = client.TusClient(f"http://127.0.0.1:{server.port}{UPLOADS}", headers={"Authorization": f"token {TOKEN}"})
+    if size > 2:
+        first = tus.uploader(source, chunk_size=1_000_000, metadata=metadata, upload_checksum=True)
+        first.upload(stop_at=2_000_000)
+        again = tus.uploader(source, chunk_size=1_500_000, metadata=metadata, url=first.url)
+        assert again.offset == 2_000_000
+        again.upload()
+    else:
+        tus.uploader(source, chunk_size=1_000_000, metadata=metadata).upload()
     assert (folder / "from-tuspy").read_bytes() == content
     assert left_behind(folder) == []
 

@@ -23,9 +23,18 @@ exit $status
 """
 
 
-def run(node: Node, tmp_path: Path, code: str, *, taken: str = "10M", before: str = "", after: str = "") -> int:
+def run(
+    node: Node,
+    tmp_path: Path,
+    code: str,
+    *,
+    taken: str = "10M",
+    before: str = "",
+    after: str = "",
+    tmp: Path = Path("/tmp"),
+) -> int:
     """Run a payload with the home that full."""
-    home, folder = tmp_path / "home", Path("/tmp") / f"carme-{node.session}" / node.session
+    home, folder = tmp_path / "home", tmp / f"carme-{node.session}" / node.session
     node.document["plan"].update(argv=["/usr/bin/python3", "-c", code], environ={"HOME": str(home), "PATH": "/usr/bin"})
     node.document["files"]["carme-full-home"] = {"mode": 0o600, "text": PART.read_text()}
     argv = [word.replace(str(node.folder), str(folder)) for word in node.document["plan"]["argv"]]
@@ -110,3 +119,26 @@ def test_a_folder_of_that_name_that_is_there_already_is_not_used(node: Node, tmp
         assert list(theirs.iterdir()) == []
     finally:
         theirs.rmdir()
+
+
+def test_a_runtimes_own_folder_on_the_node_is_no_hindrance(node: Node, tmp_path: Path) -> None:
+    own = Path("/tmp") / f"carme-{node.session.replace('-', '')}-own"  # as podman has one
+    node.document["plan"]["node_folder"] = str(own)
+    try:
+        # There is room for the document, and the node is looked at, before the home turns out to be too full.
+        assert run(node, tmp_path, look(tmp_path), taken="200k") == 0
+        assert seen(tmp_path)["CARME_HOME_FULL"] == "1"
+        assert (own.is_dir(), own.stat().st_mode & 0o777) == (True, 0o700)
+    finally:
+        own.rmdir()
+
+
+def test_where_the_nodes_disk_is_full_too_nothing_secret_is_left_there(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    node.document["files"]["zzz"] = {"mode": 0o600, "text": "x" * 300_000}
+    before = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/small"
+    after = f"ls -A {tmp_path}/small > {tmp_path}/left"
+    code = look(tmp_path)
+    assert run(node, tmp_path, code, before=before, after=after, tmp=tmp_path / "small") == 79
+    assert (tmp_path / "left").read_text() == ""
+    assert not (tmp_path / "seen").exists()

@@ -86,6 +86,7 @@ def with_left(seconds: int) -> dict[str, Any]:
         (view(used={"gpus": [{"memory": None, "memory_total": 100}], "memory": None, "memory_limit": 8192}), []),
         (view(used=None, state=None), []),
         (view(home_full=True), ["home-full-one"]),
+        (view(disk=[{"path": "/home/a", "text": "/home/a is 95 % full."}]), ["disk-/home/a"]),
     ],
 )
 def test_a_warning_is_due_when_it_is_and_not_before(seen: dict[str, Any], ids: list[str]) -> None:

@@ -13,9 +13,15 @@ export class Refused extends Error {
   }
 }
 
-const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+const base64 = (value) => btoa(String.fromCharCode(...(value instanceof Uint8Array ? value : new TextEncoder().encode(value))));
 
-/** Upload-Metadata of some values. */
+/** The bytes of a percent-encoded path, which need not be UTF-8. */
+export function bytesOf(quoted) {
+  const raw = quoted.replace(/%([0-9A-F]{2})/gi, (_, hex) => String.fromCharCode(parseInt(hex, 16)));
+  return Uint8Array.from(raw, (c) => c.charCodeAt(0));
+}
+
+/** Upload-Metadata of some values, each a text or bytes. */
 export function metadata(values) {
   return Object.entries(values).filter(([, value]) => value).map(([name, value]) => `${name} ${base64(value)}`).join(",");
 }

@@ -1,6 +1,6 @@
 /* The page Files: uploads into the folder that it shows. The page itself is complete HTML (carme_hub/files/page.py). */
 
-import { TusUpload, Refused, fingerprint } from "./files-tus.js";
+import { TusUpload, Refused, bytesOf, fingerprint } from "./files-tus.js";
 
 const MOST_AT_ONCE = 2;
 const url = document.body.dataset.uploads;
@@ -59,7 +59,7 @@ function row(file, name) {
 function begin(file) {
   const name = file.webkitRelativePath || file.name;
   const parts = row(file, name);
-  const values = { filename: file.name, relativePath: file.webkitRelativePath, folder: decodeURIComponent(folder) };
+  const values = { filename: file.name, relativePath: file.webkitRelativePath, folder: bytesOf(folder) };
   if (document.getElementById("overwrite").checked) values.overwrite = "true";
   const entry = { file, name, values, parts };
   waiting.push(entry);

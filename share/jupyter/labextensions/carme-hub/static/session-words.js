@@ -66,6 +66,9 @@ export function warnings(view) {
     const text = "Your home was full when this session started, so nothing can be saved there. Remove files you do not need; carme/files shows the largest folders.";
     found.push({ id: `home-full-${state?.session ?? ""}`, text, actions: [] });
   }
+  for (const place of view.disk ?? []) {
+    found.push({ id: `disk-${place.path}`, text: place.text, actions: [], again: true });
+  }
   if (state?.ends) {
     const left = state.ends - now;
     const due = MINUTES.filter((minutes) => left <= 60 * minutes).at(-1);
