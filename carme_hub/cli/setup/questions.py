@@ -210,6 +210,7 @@ QUESTIONS: tuple[Question, ...] = (
         _fixed(""),
         checks.path,
         asked=False,
+        optional=True,
     ),
     Question(
         "scratch",
