@@ -65,7 +65,9 @@ def publish(build: Build, store: Path, options: PublishOptions) -> Path:
         )
     base = folder.image(build.base_digest, "dir")
     if not (base / "image.json").is_file():
-        raise ContainerError(f"{build.base}, below it, is not in {store} as a folder with the digest {build.base_digest}")
+        raise ContainerError(
+            f"{build.base}, below it, is not in {store} as a folder with the digest {build.base_digest}"
+        )
     if (store / build.name).is_symlink() or (store / build.name).exists():
         raise ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
     with folder.locked(f"name-{build.name}"):

@@ -67,5 +67,7 @@ def scan(
     if done.returncode == 1:
         raise NotAllowed(f"the scan refuses it: {said or 'it says no more'}")
     if done.returncode:
-        raise ContainerError(f"the scan {command[0]} failed with {done.returncode}: {' '.join(done.stderr.split())[-300:]}")
+        raise ContainerError(
+            f"the scan {command[0]} failed with {done.returncode}: {' '.join(done.stderr.split())[-300:]}"
+        )
     say(f"Scanned: {said or 'nothing to say'}")
