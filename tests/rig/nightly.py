@@ -49,7 +49,7 @@ LEFT = {
     "unit/store/ledger/test_ledger_reads_little.py": ("[postgresql",),
     "unit/booking/test_book.py": ("two_hundred_at_once_with_money_for_few[postgresql",),
     # One of each kind of database, one new and one old.
-    "unit/store/test_upgrade.py": ("together[postgresql-carme0016", "together[sqlite-]"),
+    "unit/store/test_upgrade.py": ("together[postgresql-carme", "together[sqlite-]"),
     "unit/spawners/handlers/test_pages.py": ("either_order[carme_hub",),
     # Each a whole backup or restore, in processes of their own; one of each kind runs.
     "unit/cli/backup/test_backup_command.py": ("postgresql_is_dumped", "same_second", "of_another_site"),
