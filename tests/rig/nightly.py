@@ -49,7 +49,7 @@ LEFT = {
     "unit/store/ledger/test_ledger_reads_little.py": ("[postgresql",),
     "unit/booking/test_book.py": ("two_hundred_at_once_with_money_for_few[postgresql",),
     # One of each kind of database, one new and one old.
-    "unit/store/test_upgrade.py": ("together[postgresql-carme0016", "together[sqlite-]"),
+    "unit/store/test_upgrade.py": ("together[postgresql-carme", "together[sqlite-]"),
     "unit/spawners/handlers/test_pages.py": ("either_order[carme_hub",),
     # Each a whole backup or restore, in processes of their own; one of each kind runs.
     "unit/cli/backup/test_backup_command.py": ("postgresql_is_dumped", "same_second", "of_another_site"),
@@ -73,7 +73,7 @@ LEFT = {
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
     "browser/test_code_server.py": ("",),
-    # The cells, ranks and curves are those of test_cell_run.py, test_elastic_live.py and test_run_real.py.
+    # The cells, ranks and curves are those of test_cell_run.py and test_run_real.py.
     "browser/test_training_story.py": ("",),
     # test_batch_jobs.py and unit tests of the pages have what is said of runs; test_session_use_page.py opens a lab.
     "browser/test_runs_without_session.py": ("",),
@@ -156,7 +156,8 @@ LEFT = {
     "cluster/training/test_cell_run.py": ("[--gpus-per-task 0]",),
     # Its cells are those of test_cell_run.py and test_run_real.py.
     "cluster/training/test_tutorial_run.py": ("",),
-    "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
+    # Minutes of training; tests/unit/training/elastic has real ranks that come and go, and companions that are forged.
+    "cluster/training/test_elastic_live.py": ("lose_a_companion[", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
     "cluster/training/test_batch_jobs_outside.py": ("trains_on_the_cluster[login-node",),
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone", "an_image_without_mpi"),
