@@ -84,7 +84,7 @@ LEFT = {
     "browser/test_folders_page.py": ("",),
     "cluster/sandbox/test_folders_on_a_full_disk.py": ("",),
     "browser/test_code_server.py": ("",),
-    # The cells, ranks and curves are those of test_cell_run.py, test_elastic_live.py and test_run_real.py.
+    # The cells, ranks and curves are those of test_cell_run.py and test_run_real.py.
     "browser/test_training_story.py": ("",),
     # test_batch_jobs.py and unit tests of the pages have what is said of runs; test_session_use_page.py opens a lab.
     "browser/test_runs_without_session.py": ("",),
@@ -169,7 +169,8 @@ LEFT = {
     "cluster/training/test_cell_run.py": ("[--gpus-per-task 0]",),
     # Its cells are those of test_cell_run.py and test_run_real.py.
     "cluster/training/test_tutorial_run.py": ("",),
-    "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
+    # Minutes of training; tests/unit/training/elastic has real ranks that come and go, and companions that are forged.
+    "cluster/training/test_elastic_live.py": ("lose_a_companion[", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
     "cluster/training/test_batch_jobs_outside.py": ("trains_on_the_cluster[login-node",),
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone", "an_image_without_mpi"),

@@ -64,7 +64,7 @@ def charged(hub: Hub, session: str) -> dict[str, int]:
         database.close()
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_run_that_is_submitted_outlives_its_session_and_is_found_by_the_next(site: Hub, nodes: int) -> None:
     name = f"batch{nodes}-{TAG}"
     site.login("alice")
