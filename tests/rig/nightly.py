@@ -84,6 +84,8 @@ LEFT = {
     "cluster/sessions/test_session_command.py": ("invalid_choice",),
     # One outage of each kind.
     "cluster/containers/test_docker.py": ("frozen_or_crashed_engine", "orphaned", "dies_before"),
+    # images/test_images_story.py has a session with an image by digest; the registry is in unit/containers.
+    "cluster/containers/test_image_store.py": ("",),
     # The faults kill slurmctld and slurmdbd below a hub.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge", "[killed"),
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
