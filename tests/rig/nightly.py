@@ -91,7 +91,7 @@ LEFT = {
     "browser/test_messages_in_lab.py": ("",),
     "browser/test_batch_jobs_page.py": ("where_a_batch_job_runs",),
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and in a browser.
-    "cluster/sessions/test_files_and_full_home.py": ("files_go_up_in_parts",),
+    "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
     "cluster/slurm/test_slurm_client.py": (
@@ -107,6 +107,8 @@ LEFT = {
     "cluster/sessions/test_session_command.py": ("invalid_choice",),
     # What a change of spawners/docker alone can break; unit tests have an engine that is forged.
     "cluster/containers/test_docker.py": ("",),
+    # images/test_images_story.py has a session with an image by digest; the registry is in unit/containers.
+    "cluster/containers/test_image_store.py": ("",),
     # The faults kill slurmctld and slurmdbd below a hub.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge", "[killed"),
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),

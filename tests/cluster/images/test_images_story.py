@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -83,28 +84,25 @@ def describe(image: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("images")
-    for above in (folder, *folder.parents[:3]):
-        if str(above).startswith("/tmp/pytest"):
-            above.chmod(0o755)
-    image = folder / "store" / "orchid"
-    image.parent.mkdir(mode=0o755)
-    [listed] = [
-        each
-        for each in json.loads((demo_hub.demo.folder / "facts.json").read_text())["images"]
-        if each["name"] == "default"
-    ]
-    subprocess.run(["cp", "-a", listed["path"], str(image)], check=True)
-    describe(image)
-    local = str(folder / "local")
-    demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
-    found = Site(demo_hub, folder)
-    wait_for(lambda: "orchid" in [each["name"] for each in found.rest("GET", "images")["images"]], 60, "the catalogue")
-    with found.prolog():
-        yield found
-    demo_hub.stop_all()
-    demo_hub.restart()
+def site(demo_hub: Hub) -> Iterator[Site]:
+    # Not below pytest's own folder, which each pytest that starts closes to other users.
+    with TemporaryDirectory(prefix="carme-test-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        image = folder / "store" / "orchid"
+        image.parent.mkdir(mode=0o755)
+        facts = json.loads((demo_hub.demo.folder / "facts.json").read_text())
+        [listed] = [each for each in facts["images"] if each["name"] == "default"]
+        subprocess.run(["cp", "-a", listed["path"], str(image)], check=True)
+        describe(image)
+        local = str(folder / "local")
+        demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
+        found = Site(demo_hub, folder)
+        wait_for(lambda: '"name": "orchid"' in json.dumps(found.rest("GET", "images")), 60, "the catalogue")
+        with found.prolog():
+            yield found
+        demo_hub.stop_all()
+        demo_hub.restart()
 
 
 def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
