@@ -69,6 +69,12 @@ LEFT = {
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
     "browser/test_code_server.py": ("",),
+    # Each kills many processes, or unpacks an image by skopeo and umoci; some of each kind run.
+    "unit/node/staging/test_stage_out_oracle.py": ("sweep[user]", "of_the_prolog"),
+    "unit/containers/test_hostile_images.py": (
+        *("tree[dots", "tree[absolute", "tree[a link to a file", "tree[a mode", "tree[a file through an"),
+        *("tree[an opaque", "tree[a whiteout with", "files[image.yaml", "files[image.files"),
+    ),
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and in a browser.
     "cluster/sessions/test_files_and_full_home.py": ("files_go_up_in_parts",),
     # One way to submit runs, where the story is of something else.

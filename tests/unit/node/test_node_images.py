@@ -236,11 +236,11 @@ def test_two_jobs_that_begin_together_fetch_an_image_once(node: Node) -> None:
 def test_the_least_used_image_makes_room_unless_something_uses_it(node: Node) -> None:
     images = ["sha256:" + letter * 64 for letter in "cde"]
     for number, digest in enumerate(images):
-        node.image(f"image{number}", digest, big=os.urandom(300 << 20) if number == 2 else b"x")
+        node.image(f"image{number}", digest, big=os.urandom(20 << 20) if number == 2 else b"x")
     for number, digest in enumerate(images[:2]):
         assert node.run("pull", digest).returncode == 0
         state = node.into / ".state" / f"{digest.replace(':', '-')}.json"
-        known = {**json.loads(state.read_text()), "used": time.time() - 3600 + number, "size": 350 << 20}
+        known = {**json.loads(state.read_text()), "used": time.time() - 3600 + number, "size": 510 << 20}
         state.write_text(json.dumps(known))
     node.settings = {"room_gib": "1"}
     # What a container has bound is in the mounts of its processes; a bind of a folder needs root, as the program has.

@@ -126,7 +126,7 @@ def test_watch_begins_early_enough_before_the_time_limit_and_not_before(node: St
         argv = ["/usr/bin/python3", "-IS", str(node.program.with_name("carme-stage")), str(node.stage), "watch"]
         process = subprocess.Popen(argv)
         try:
-            deadline = time.monotonic() + (1.5 if not expected else 20)
+            deadline = time.monotonic() + (0.8 if not expected else 20)
             while time.monotonic() < deadline and list(sums(node.target)) != [
                 f"run/{name}" for name in expected or "-"
             ]:
