@@ -90,6 +90,12 @@ LEFT = {
     "browser/test_runs_without_session.py": ("",),
     "browser/test_messages_in_lab.py": ("",),
     "browser/test_batch_jobs_page.py": ("where_a_batch_job_runs",),
+    # Each kills many processes, or unpacks an image by skopeo and umoci; some of each kind run.
+    "unit/node/staging/test_stage_out_oracle.py": ("sweep[user]", "of_the_prolog"),
+    "unit/containers/test_hostile_images.py": (
+        *("tree[dots", "tree[absolute", "tree[a link to a file", "tree[a mode", "tree[a file through an"),
+        *("tree[an opaque", "tree[a whiteout with", "files[image.yaml", "files[image.files"),
+    ),
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and in a browser.
     "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.

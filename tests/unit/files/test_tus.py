@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import socket
 import time
@@ -284,20 +285,18 @@ def test_the_first_part_may_come_with_the_beginning_and_methods_by_a_header(serv
 
 
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
-def test_a_foreign_client_uploads_and_resumes(server: Server, folder: Path, size: int, tmp_path: Path) -> None:
+def test_a_foreign_client_uploads_and_resumes(server: Server, folder: Path, size: int) -> None:
     content = os.urandom(size)
-    (tmp_path / "source").write_bytes(content)
-    metadata = {"filename": "from-tuspy", "folder": str(folder)}
+    source, metadata = io.BytesIO(content), {"filename": "from-tuspy", "folder": str(folder)}
     tus = client.TusClient(f"http://127.0.0.1:{server.port}{UPLOADS}", headers={"Authorization": f"token {TOKEN}"})
-    with (tmp_path / "source").open("rb") as source:  # what tuspy opens by itself it leaves open
-        if size > 2:
-            first = tus.uploader(file_stream=source, chunk_size=1_000_000, metadata=metadata, upload_checksum=True)
-            first.upload(stop_at=2_000_000)
-            again = tus.uploader(file_stream=source, chunk_size=1_500_000, metadata=metadata, url=first.url)
-            assert again.offset == 2_000_000
-            again.upload()
-        else:
-            tus.uploader(file_stream=source, chunk_size=1_000_000, metadata=metadata).upload()
+    if size > 2:
+        first = tus.uploader(file_stream=source, chunk_size=1_000_000, metadata=metadata, upload_checksum=True)
+        first.upload(stop_at=2_000_000)
+        again = tus.uploader(file_stream=source, chunk_size=1_500_000, metadata=metadata, url=first.url)
+        assert again.offset == 2_000_000
+        again.upload()
+    else:
+        tus.uploader(file_stream=source, chunk_size=1_000_000, metadata=metadata).upload()
     assert (folder / "from-tuspy").read_bytes() == content
     assert left_behind(folder) == []
 

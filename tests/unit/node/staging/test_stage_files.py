@@ -130,7 +130,7 @@ def test_watch_begins_early_enough_before_the_time_limit_and_not_before(node: St
         more: dict[str, Any] = {} if os.geteuid() else {"user": node.uid, "group": node.gid, "extra_groups": []}
         process = subprocess.Popen(argv, cwd="/", **more)
         try:
-            deadline = time.monotonic() + (1.5 if not expected else 20)
+            deadline = time.monotonic() + (0.8 if not expected else 20)
             while time.monotonic() < deadline and list(sums(node.target)) != [
                 f"run/{name}" for name in expected or "-"
             ]:

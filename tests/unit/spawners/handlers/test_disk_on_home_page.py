@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from carme_hub.disk.view import DiskView, PlaceView
 from carme_hub.domain.disk_use import Use, warning
+from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.disk import MAX_FOLDERS, Folders
 from carme_hub.spawners.handlers.home.disk import ShownDisk, shown
 from carme_hub.spawners.handlers.pages import templates_path
@@ -37,6 +38,13 @@ def test_places_have_words_a_bar_and_their_growth() -> None:
     assert "/home/&lt;a&gt;" in text
     assert 'value="25"' in text
     assert "alert" not in text
+
+
+def test_a_home_that_a_session_has_measured_says_when() -> None:
+    found = shown(DiskView([PlaceView(Use("/home/a", 5 * GIB, files=7), GIB, None, None, NOW - 60)]), NOW)
+    assert [each.text for each in found.places] == [
+        f"5.0 GiB used, measured {clock(NOW - 60, NOW)}; it grows by 1.0 GiB a day."
+    ]
 
 
 def test_a_place_that_is_nearly_full_warns_above_all_else() -> None:
