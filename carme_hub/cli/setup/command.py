@@ -74,7 +74,7 @@ class SetupApp(ConfiguredApp):
     services_port = _answer("services_port")
     submit_via, rest_url, partitions = map(_answer, ("submit_via", "rest_url", "partitions"))
     image, test_user, container_runtime = map(_answer, ("image", "test_user", "container_runtime"))
-    local_passwords, memory_max = map(_answer, ("local_passwords", "memory_max"))
+    local_passwords, memory_max, scratch = map(_answer, ("local_passwords", "memory_max", "scratch"))
     quotas, reservations, activity = map(_answer, ("quotas", "reservations", "activity"))
 
     aliases: Any = {
