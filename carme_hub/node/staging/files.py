@@ -18,12 +18,14 @@ import os
 import stat
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Tuple  # noqa: F401  in comments for Python 3.6
 
-BLOCK = 1 << 20
+#: Bytes that are read at a time; from which size on a checksum is computed beside the copy, in a thread.
+BLOCK, LARGE = 1 << 20, 4 << 20
 #: A file that changed within this many seconds is left to the pass after the end, where one is sure to come.
 AT_REST = 5.0
 #: Errors of one file by which no other file can be copied either.
@@ -170,16 +172,22 @@ def copy_file(
                 raise CannotCopy(source, "it was interrupted")
             told(new.tell())
             os.ftruncate(writer, new.tell())
-            block = data.read(BLOCK)
-            while block:
-                if stop():
-                    raise CannotCopy(source, "it was interrupted")
-                view = memoryview(block)
-                while view:
-                    view = view[new.write(view) :]
-                digest.update(block)
-                told(len(block))
-                block = data.read(BLOCK)
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                block, hashed = data.read(BLOCK), None  # type: bytes, Any
+                while block:
+                    if stop():
+                        raise CannotCopy(source, "it was interrupted")
+                    if hashed:
+                        hashed.result()
+                    if before.st_size >= LARGE:
+                        hashed = beside.submit(digest.update, block)
+                    else:
+                        digest.update(block)
+                    view = memoryview(block)
+                    while view:
+                        view = view[new.write(view) :]
+                    told(len(block))
+                    block = data.read(BLOCK)
             if durable:
                 os.fsync(writer)
             if not same(os.fstat(reader), before):
@@ -269,8 +277,6 @@ class Copy:
 
     def run(self, parallel: int) -> None:
         """Copy all that is there; every file that cannot be copied is told with the reason."""
-        from concurrent.futures import ThreadPoolExecutor
-
         folders = set()  # type: set[str]
         try:
             if not os.path.isdir(self.source):

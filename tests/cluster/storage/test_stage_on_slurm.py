@@ -17,7 +17,7 @@ import pytest
 from rig.hub import wait_for
 from rig.staging import sums
 
-from carme_hub.sandbox import Cluster
+from carme_hub.sandbox import Cluster, Sandbox
 
 USER, NODE = "alice", "node1"
 #: Writes the plan as carme-staging does, then a checkpoint whose content depends on how often the job was started.
@@ -72,6 +72,7 @@ def job(quiet: Cluster) -> Iterator[Job]:
     try:
         yield Job(quiet, target)
     finally:
+        Sandbox(quiet.state).up()
         quiet.cancel_all()
         subprocess.run(["rm", "-rf", str(target)], check=True)
 
