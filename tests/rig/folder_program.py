@@ -51,14 +51,26 @@ class Program:
         self.module.__file__ = str(place / "libexec" / "carme-folders")
         loader.exec_module(self.module)
         sys.dont_write_bytecode = before
-        known = PEOPLE | OTHERS
+        known, real = PEOPLE | OTHERS, pwd.getpwnam
 
-        def getpwnam(name: str) -> SimpleNamespace:
+        def getpwnam(name: str) -> SimpleNamespace | pwd.struct_passwd:
+            if name.lower() not in known:  # such as postgres, as whom a database is started meanwhile
+                return real(name)
             return SimpleNamespace(pw_name=name.lower(), pw_uid=known[name.lower()], pw_gid=known[name.lower()])
 
         monkeypatch.setattr(pwd, "getpwnam", getpwnam)
-        monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid={GROUP: GROUP_ID}[name]))
-        monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid, *([GROUP_ID] if name in PEOPLE else [])])
+        group_of, groups_of = grp.getgrnam, os.getgrouplist
+
+        def getgrnam(name: str) -> SimpleNamespace | grp.struct_group:
+            return SimpleNamespace(gr_gid=GROUP_ID) if name == GROUP else group_of(name)
+
+        def getgrouplist(name: str, gid: int) -> list[int]:
+            if name.lower() not in known:
+                return groups_of(name, gid)
+            return [gid, *([GROUP_ID] if name in PEOPLE else [])]
+
+        monkeypatch.setattr(grp, "getgrnam", getgrnam)
+        monkeypatch.setattr(os, "getgrouplist", getgrouplist)
 
     @property
     def tree(self) -> Any:

@@ -1,5 +1,7 @@
 """Fixtures of the tests of shared folders."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 from forged_folders import Site
 from rig.databases import database_url, engine, one_postgres
@@ -10,6 +12,8 @@ __all__ = ["database_url", "engine", "one_postgres", "program"]
 
 
 @pytest.fixture
-def site(program: Program, engine: Engine) -> Site:
-    """The use cases, on both databases."""
-    return Site(program, engine)
+async def site(program: Program, engine: Engine) -> AsyncIterator[Site]:
+    """The use cases, on both databases; what takes long has ended before the database and the folders go."""
+    found = Site(program, engine)
+    yield found
+    await found.reconciler.walks_done()
