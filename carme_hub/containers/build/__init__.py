@@ -1,0 +1,1 @@
+"""Images that users build: the job that builds one, and how a session uses it."""

@@ -1,0 +1,47 @@
+"""What the job of a build does: its program and its data, as files of the job's document, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from carme_hub.domain.images.builds import Build
+from carme_hub.node import program
+
+#: The program, by its name in the session folder.
+PROGRAM = "carme-build"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWork:
+    """The work of one job.
+
+    Attributes:
+        size_bytes: the most that the image may have. environ: variables of the site for pip, such as ``PIP_INDEX_URL``;
+            not secret. remove: ids of the user's builds whose files are removed.
+    """
+
+    build: Build
+    size_bytes: int
+    environ: Mapping[str, str] = field(default_factory=dict)
+    remove: Sequence[str] = ()
+
+    def files(self) -> dict[str, dict[str, object]]:
+        """Return the files of the session folder."""
+        build = self.build
+        said = {name: getattr(build, name) for name in ("id", "name", "base", "base_digest", "kind", "text")}
+        said |= {"bytes": self.size_bytes, "environ": dict(self.environ), "remove": list(self.remove)}
+        return {
+            PROGRAM: {"mode": 0o600, "text": program("images/layer")},
+            "build.json": {"mode": 0o600, "text": json.dumps(said)},
+            "carme_packages.py": {"mode": 0o600, "text": program("packages")},
+        }
+
+    def argv(self, session_folder: str) -> tuple[str, ...]:
+        """Return the command in the container of the base image."""
+        return ("python3", f"{session_folder}/{PROGRAM}", session_folder)
+
+    def packages(self, home: str) -> str:
+        """Return the folder into which it installs; it has another name once it is complete."""
+        return f"{self.build.layer(home)}.part"

@@ -1,0 +1,75 @@
+"""Take what a user's job has built: read as the user, in one stream, into a file that nobody else can change.
+
+The program that reads is the user's, and so is all that it writes: whatever stands in the user's folder, it leads to
+nothing that the user could not read. What the stream contains is looked at by ``publish`` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from carme_hub.containers.store.bounds import Bounds
+from carme_hub.errors import ContainerError
+
+#: Names of builds are ids of jobs, and become part of a path.
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The same content gives the same bytes, and so the same digest.
+_TAR = (
+    *("tar", "--create", "--file=-", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"),
+    *("--format=pax", "--pax-option=delete=atime,delete=ctime", "--exclude=__pycache__"),
+)
+
+
+def take(user: str, id: str, to: Path, bounds: Bounds) -> None:
+    """Write the files of a user's build to a tar archive.
+
+    Raises:
+        ContainerError: there is no such user or build, or it is larger than it may be.
+    """
+    if not ID.fullmatch(id):
+        raise ContainerError(f"{id!r} is not the id of a build")
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError as error:
+        raise ContainerError(f"this machine knows no user {user}") from error
+    if entry.pw_uid == 0:
+        raise ContainerError("nothing is taken from root")
+    root = os.geteuid() == 0
+    with to.open("xb") as file:
+        try:
+            process = subprocess.Popen(
+                [*_TAR, "--directory", f"{entry.pw_dir}/.carme/images/{id}", "."],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+                start_new_session=True,
+                user=entry.pw_uid if root else None,
+                group=entry.pw_gid if root else None,
+                extra_groups=[] if root else None,
+            )
+        except OSError as error:
+            raise ContainerError(f"tar cannot be run: {error.strerror}") from error
+        with process:
+            if process.stdout is None or process.stderr is None:
+                raise ContainerError("tar has no output")
+            try:
+                size = 0
+                while block := process.stdout.read1(1 << 20):  # type: ignore[attr-defined]
+                    size += len(block)
+                    bounds.check_size(size, f"the image of {user}")
+                    bounds.left()
+                    file.write(block)
+            except ContainerError:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            said = process.stderr.read(4000).decode("utf-8", "replace")
+    if process.returncode:
+        why = " ".join("".join(each for each in said if each.isprintable() or each == "\n").split())
+        raise ContainerError(f"the files of the build cannot be read as {user}: {why[-200:]}")
