@@ -140,7 +140,8 @@ def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site
     assert file.startswith(str(layer))
     run = "%load_ext carme_hub.training\n%%distributed -n 1\nimport carme_tool; print('rank has', carme_tool.VERSION)"
     lab.check(run.partition("\n")[0])
-    assert "rank has 2.0" in lab.check(run.partition("\n")[2], 90)
+    ran = lab.run(run.partition("\n")[2], 90)
+    assert "rank has 2.0" in ran.out + ran.text(), ran
     lab.stop()
 
 
