@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import selectors
 import signal
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.errors import ContainerError
@@ -57,19 +59,32 @@ def take(user: str, id: str, to: Path, bounds: Bounds) -> None:
         except OSError as error:
             raise ContainerError(f"tar cannot be run: {error.strerror}") from error
         with process:
-            if process.stdout is None or process.stderr is None:
-                raise ContainerError("tar has no output")
             try:
-                size = 0
-                while block := process.stdout.read1(1 << 20):  # type: ignore[attr-defined]
-                    size += len(block)
-                    bounds.check_size(size, f"the image of {user}")
-                    bounds.left()
-                    file.write(block)
+                said = _copy(process, file, user, bounds)
             except ContainerError:
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)  # also one that its user has stopped
                 raise
-            said = process.stderr.read(4000).decode("utf-8", "replace")
     if process.returncode:
         why = " ".join("".join(each for each in said if each.isprintable() or each == "\n").split())
         raise ContainerError(f"the files of the build cannot be read as {user}: {why[-200:]}")
+
+
+def _copy(process: subprocess.Popen[bytes], to: IO[bytes], user: str, bounds: Bounds) -> str:
+    """Copy what a program writes, within the bounds, and return the beginning of its messages."""
+    size, said = 0, b""
+    with selectors.DefaultSelector() as ready:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                ready.register(pipe, selectors.EVENT_READ)
+        while ready.get_map():
+            for key, _ in ready.select(min(1.0, bounds.left())):
+                block = os.read(key.fd, 1 << 20)
+                if not block:
+                    ready.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    size += len(block)
+                    bounds.check_size(size, f"the image of {user}")
+                    to.write(block)
+                else:
+                    said = (said + block)[:4000]
+    return said.decode("utf-8", "replace")

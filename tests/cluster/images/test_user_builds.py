@@ -124,10 +124,9 @@ def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site
     assert "carme_tool 2.0" in out, "the log was followed"
     build = site.builds()["climate"]
     assert (build["state"], build["base_digest"]) == ("ready", DIGEST)
-    jobs = site.hub.cluster.run(
-        "sacct", "-X", "-n", "-o", "User,State", "-S", "now-1hour", "--name", f"carme-{build['id']}"
-    )
-    assert jobs.stdout.split() == ["alice", "COMPLETED"], "it was a job of hers"
+    answer = site.hub.api("GET", "/carme/users/alice/batch-jobs")
+    [job] = [each for each in answer.body["batch_jobs"] if each["id"] == build["id"]]
+    assert (job["run"], job["succeeded"], job["job"] > 0) == ("image-climate", True, True), "it was a job of hers"
     layer = site.home / ".carme/images" / build["id"]
     assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.owner[0], 0), "it is hers alone"
     page = str(site.hub.login("alice").get(f"/hub/carme/images/builds/{build['id']}").body)
@@ -141,7 +140,8 @@ def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site
     assert file.startswith(str(layer))
     run = "%load_ext carme_hub.training\n%%distributed -n 1\nimport carme_tool; print('rank has', carme_tool.VERSION)"
     lab.check(run.partition("\n")[0])
-    assert "rank has 2.0" in lab.check(run.partition("\n")[2], 90)
+    ran = lab.run(run.partition("\n")[2], 90)
+    assert "rank has 2.0" in ran.out + ran.text(), ran
     lab.stop()
 
 

@@ -191,3 +191,10 @@ def test_the_same_packages_on_the_same_base_are_the_same_image(place: Place) -> 
     first = place.publish().resolve()
     (place.store / "tools").unlink()
     assert place.publish().resolve() == first
+
+
+def test_a_program_that_its_user_stops_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "yes wrong | head -c 300000 >&2; kill -STOP $$", "tar"))
+    with pytest.raises(ContainerError, match="more than"):
+        place.publish(bounds=Bounds(seconds=1.0))
+    assert place.is_clean()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from forged_hub import Browser
-from test_home_sessions import Part, alice, hub, part
+from test_home_sessions import Part, SpawnerWithSession, alice, hub, part
 
 from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
 from carme_hub.images.offered import OfferedImages
@@ -56,6 +56,8 @@ def images(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     found = OfferedImages(CarmeImages(), ImageStore(engine, "lab"), NodeImageStore(engine, "lab"), log)
     more: Any = part
     more.images, more.log, more.own_jobs = found, log, HelperThatReadsLogs()
+    owner = lambda _spawner: SimpleNamespace(home="/home/alice")  # noqa: E731
+    monkeypatch.setattr(SpawnerWithSession, "owner", owner, raising=False)
     for module in (pages, rest):
         monkeypatch.setattr(module, "started_hub", lambda: part)
     yield found
