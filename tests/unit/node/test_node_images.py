@@ -283,10 +283,10 @@ def test_two_jobs_that_begin_together_fetch_an_image_once(node: Node) -> None:
 def test_the_least_used_image_makes_room_unless_something_uses_it(node: Node) -> None:
     images = ["sha256:" + letter * 64 for letter in "cde"]
     for number, digest in enumerate(images):
-        node.image(f"image{number}", digest, big=os.urandom(20 << 20) if number == 2 else b"x")
+        node.image(f"image{number}", digest, big=os.urandom(300 << 20) if number == 2 else b"x")
     for number, digest in enumerate(images[:2]):
         assert node.run("pull", digest).returncode == 0
-        node.remember(digest, used=time.time() - 3600 + number, size=510 << 20)
+        node.remember(digest, used=time.time() - 3600 + number, size=350 << 20)
     node.settings = {"room_gib": "1", "squeue": node.squeue("exit 1")}
     silent = node.run("pull", images[2])
     assert (silent.returncode, "squeue does not say" in silent.stderr) == (1, True), silent.stderr
@@ -298,7 +298,7 @@ def test_the_least_used_image_makes_room_unless_something_uses_it(node: Node) ->
     assert node.run("pull", images[0]).returncode == 0
     node.settings["squeue"] = node.squeue("[ $3 = n1 ] && echo '(null)'")
     for digest in images[:2]:
-        node.remember(digest, used=time.time() - 3600, size=510 << 20)
+        node.remember(digest, used=time.time() - 3600, size=350 << 20)
     # What a container has bound is in the mounts of its processes; a bind of a folder needs root, as the program has.
     used = node.place(images[0])
     with subprocess.Popen(
