@@ -99,7 +99,7 @@ LEFT = {
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and one upload in a browser.
     "browser/test_files_page.py": ("goes_on_after", "is_cancelled", "as_an_archive", "on_a_phone"),
     "browser/test_images_page.py": ("",),
-    # Images on nodes and of users from the first to the last step; unit tests have each step with real skopeo and umoci.
+    # Images on nodes and of users from first to last; unit tests have each step with real skopeo and umoci.
     "cluster/images/test_images_story.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.
