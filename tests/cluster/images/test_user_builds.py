@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -88,12 +89,16 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(demo_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("builds")
-    for above in (folder, *folder.parents[:3]):
-        if str(above).startswith("/tmp/pytest"):
-            above.chmod(0o755)
-    store = folder / "store"
+def open_folder() -> Iterator[Path]:
+    """A folder that every account can reach; pytest closes its own to others whenever another run begins."""
+    with TemporaryDirectory(prefix="carme-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def site(demo_hub: Hub, open_folder: Path) -> Iterator[Site]:
+    store = open_folder / "store"
     image = store / ".digests" / DIGEST.replace(":", "-")
     image.parent.mkdir(mode=0o755, parents=True)
     store.chmod(0o755)
