@@ -149,6 +149,7 @@ async def test_what_slurm_refuses_or_a_restart_loses_is_tried_again_and_not_for_
     waits = part.registry.batch_jobs_of("alice")[-1]
     await part.registry.close(waits.id, "The hub was interrupted.")
     part.client.silent = False
+    monkeypatch.setattr(companions, "SUBMIT_WAIT", 30.0)  # a busy machine takes longer than the wait above
     assert await continue_batch_job(part, user, job) == CONTINUED  # type: ignore[arg-type]
     assert len(part.client.specs) == 2
 
