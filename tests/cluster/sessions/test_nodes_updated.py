@@ -16,7 +16,7 @@ import pytest
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
 
-from carme_hub.cli.nodes.check import _write
+from carme_hub.cli.nodes.check import FILES, write_programs
 from carme_hub.sandbox.slurm.virtual_driver import LIBRARY
 
 pytestmark = pytest.mark.nightly  # minutes, and it changes slurm.conf for a while
@@ -33,7 +33,7 @@ class Site:
         for parent in folder.parents:
             if parent.name.startswith("pytest-"):
                 parent.chmod(0o755)
-        _write(folder / "opt")
+        write_programs(folder / "opt", FILES)
         dev = self.cluster.layout.dev
         (folder / "health.conf").write_text(
             f"[gpus]\nlibrary = {dev / LIBRARY}\nkernel_log = /dev/null\n[memory]\nsize = none\n[disks]\nfull = /:101\n"
