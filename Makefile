@@ -39,7 +39,7 @@ test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach
 		$(BIN)/python -m pytest $$tests -q -n 2 --dist worksteal; else echo "[test-changed] nothing has changed"; fi
 
 unit: setup  ## what needs nothing real
-	@$(BIN)/python -m pytest tests/unit -q -n 4 --dist worksteal
+	@$(BIN)/python -m pytest tests/unit -q -n 5 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm
 	@$(BIN)/python -m pytest tests/cluster tests/foreign -q -n 3 --dist loadfile --no-loadscope-reorder

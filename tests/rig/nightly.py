@@ -25,11 +25,6 @@ settings.register_profile("nightly", suppress_health_check=[HealthCheck.too_slow
 settings.register_profile("gate", settings.get_profile("nightly"), max_examples=20)
 settings.load_profile("nightly" if NIGHTLY else "gate")
 
-_TEMPLATES = (
-    *("horovod-pytorch", "ddp", "fsdp", "cpu-gloo", "mixed-precision", "tensorboard-logging"),
-    *("evaluation", "lr-warmup", "staging", "checkpoint-resume", "sweep"),
-)
-
 #: For each file parts of the names of tests that the night alone runs; "" is all of the file.
 LEFT = {
     # `make release-check` installs both in a bare environment.
@@ -43,6 +38,8 @@ LEFT = {
         "waits_for_a_hub_that_has_none",
         "with_other_secrets_ends",
     ),
+    # A process for each command; some of them run.
+    "unit/cli/test_command_line.py": tuple(f"goes_away_is_no_error[argv{number}]" for number in range(3, 30)),
     # tests/faults and tests/cluster/sessions run many at once.
     "unit/training/test_run_here.py": ("twenty_runs_at_once",),
     # Each on a database of its own with a long ledger; on SQLite in `make test`.
@@ -149,6 +146,10 @@ LEFT = {
         "batchspawner_site_switches",
     ),
     "cluster/sessions/test_shared_queries.py": ("",),
+    # What a change of the command alone can break; unit tests have each step, and each answer of Slurm, forged.
+    "cluster/sessions/test_people_leave.py": ("",),
+    "cluster/quotas/test_quotas_exchange.py": ("",),
+    "cluster/calendar/test_maintenance_offers.py": ("",),
     "cluster/sessions/test_sessions_taken_ports.py": ("gets_no_byte_of_its_visitors",),  # test_proxy_verifies.py
     "cluster/sessions/test_node_without_user.py": ("",),
     "cluster/calendar/test_calendar_on_slurm.py": (
@@ -168,15 +169,8 @@ LEFT = {
     "cluster/quotas/test_soft_limits.py": ("",),
     # tests/faults/test_budget_holds.py has starts at the same time, and a hub that dies during them.
     "cluster/quotas/test_gpu_time_storm.py": ("",),
-    # One framework of each kind, and one template of each.
-    "cluster/training/test_templates_run.py": (
-        *(f"alone[{name}" for name in _TEMPLATES if name != "ddp"),
-        *(f"four_ranks[{name}" for name in _TEMPLATES),
-        "has_our_kernels",
-        "gradients_of_one_with_four_times",
-        "each_sample_once",
-        "any_number_of_ranks",
-    ),
+    # What a change of the templates alone can break.
+    "cluster/training/test_templates_run.py": ("",),
     "cluster/training/test_templates_jobs.py": ("",),
     "cluster/training/test_cell_run.py": ("[--gpus-per-task 0]",),
     # Its cells are those of test_cell_run.py and test_run_real.py.
@@ -184,7 +178,7 @@ LEFT = {
     # Minutes of training; tests/unit/training/elastic has real ranks that come and go, and companions that are forged.
     "cluster/training/test_elastic_live.py": ("lose_a_companion[", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
-    "cluster/training/test_batch_jobs_outside.py": ("trains_on_the_cluster[login-node",),
+    "cluster/training/test_batch_jobs_outside.py": ("",),  # test_batch_jobs.py submits from a session
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone", "an_image_without_mpi"),
     "cluster/training/test_horovod_services.py": ("",),
     "cluster/training/test_run_real.py": (
