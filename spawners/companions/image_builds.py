@@ -77,8 +77,11 @@ def _of_environment(text: str) -> str:
     if len(text) > MOST_TEXT:
         raise CannotBuild(f"environment.yml is too long: at most {MOST_TEXT >> 10} KiB.")
     try:
+        # A few lines of them stand for gigabytes.
+        if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text, Loader=yaml.SafeLoader)):
+            raise CannotBuild("environment.yml may not refer to other parts of itself (*name).")
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise CannotBuild("The file is no environment.yml: it is not YAML.") from error
     return requirements_of_environment(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -52,28 +53,40 @@ class PublishApp(StoreCommand):
         failed = 0
         try:
             builds, images = BuildStore(engine, cluster), ImageStore(engine, cluster)
-            for build in due(builds.builds(time.time())):
-                failed += not self._publish(build, builds, images, settings)
+            for each in due(builds.builds(time.time())):
+                build = builds.build(each.id, time.time())
+                if build is not None and due(
+                    [build]
+                ):  # else another run has published it meanwhile, or it is withdrawn
+                    failed += not self._publish(build, builds, images, settings)
         finally:
             engine.dispose()
         return int(bool(failed))
 
     def _publish(self, build: Build, builds: BuildStore, images: ImageStore, settings: CarmeImages) -> bool:
         bounds = Bounds(int(self.max_gib * GIB), self.max_files)
+        known = images.image(build.name)
+        if known is not None and not known.source.startswith(f"layer:{build.id} "):
+            # What was offered of that one would be offered of this one, without anybody's leave.
+            problem = "another image has, or had, its name; build it again under another one"
+            builds.change(build.id, wanted=refused(build, problem))
+            self.note(f"{build.name} of {build.user} is not published: {problem}")
+            return False
         try:
             path = publish(build, Path(self.store), PublishOptions(bounds, tuple(settings.scan), self.note))
         except NotAllowed as error:
             builds.change(build.id, wanted=refused(build, str(error)))
             self.note(f"{build.name} of {build.user} is not published: {error}")
             return False
-        except ContainerError as error:
+        except (ContainerError, OSError, subprocess.SubprocessError) as error:  # others are published all the same
             builds.change(build.id, wanted=refused(build, f"it could not be published: {error}"))
             self.note(f"{build.name} of {build.user} is not published: {error}")
             return False
         now = time.time()
         images.offer(build.name, Offer(To.USER, build.user, build.user, now))
-        if build.wanted is not None:
-            images.offer(build.name, build.wanted.offer)
+        said = builds.build(build.id, now)  # minutes have passed: it may be withdrawn, or refused
+        if said is not None and said.wanted is not None and said.wanted.is_due:
+            images.offer(build.name, said.wanted.offer)
         builds.change(build.id, **published(build))
         print(path)
         return True

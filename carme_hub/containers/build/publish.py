@@ -143,9 +143,10 @@ class _Publishing:
         for name in OWN_FILES:
             remove_tree(tree / name)
         place = tree / IN_STORE.lstrip("/")
-        if place.parent.parent.is_symlink() or place.exists() or place.is_symlink():
+        above = (place, place.parent, place.parent.parent)
+        if place.exists() or any(each.is_symlink() for each in above):
             raise ContainerError(f"{build.base}, below it, has something at {IN_STORE}")
-        place.parent.mkdir(mode=0o755, exist_ok=True)
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
         compile_python(tree, Steps(self._work, steps.bounds))
         report = harden(place, owner=os.geteuid())

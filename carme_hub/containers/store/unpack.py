@@ -50,7 +50,8 @@ def unpack_file(source: Source, tree: Path, steps: Steps) -> str:
     digest = _copy(path, copy, steps)
     steps.give(copy)
     if source.kind == "tar":
-        argv = ["tar", "--extract", f"--file={copy}", f"--directory={tree}", "--no-same-owner", "--exclude=dev/*"]
+        argv = ["tar", "--extract", f"--file={copy}", f"--directory={tree}", "--no-same-owner"]
+        argv += ["--anchored", "--exclude=dev/*", "--exclude=./dev/*"]  # not folders of packages that are called so
         argv += [_COMPRESSION[path.suffix]] if path.suffix in _COMPRESSION else []
         steps.run([*argv, "--no-same-permissions", "--delay-directory-restore"], tree=tree)
     else:

@@ -30,7 +30,7 @@ _MOST_LINES, _DAY = 2000, 86_400.0
 _OPTIONS = re.compile(
     r"(--(index-url|extra-index-url|find-links|no-index|no-binary|only-binary|prefer-binary|pre)\b|-[if]\b)"
 )
-_SECRET_URL = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_SECRET_URL = re.compile(r"://(?!git@)[^/@\s]+@")
 _LOCAL = re.compile(r"(\.{0,2}/|~|file:)|[^#]*\s@\s*(\.{0,2}/|~)")
 
 

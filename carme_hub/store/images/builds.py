@@ -39,7 +39,8 @@ class BuildStore:
             CannotBuild: another image has its name.
         """
         taken = CannotBuild(f"Another image is called {build.name}. Choose another name.")
-        one = (images.c.cluster == self.cluster, images.c.name == build.name, images.c.gone == 0.0)
+        # Also one that is gone: its offers are kept by its name, and would hold for this one.
+        one = (images.c.cluster == self.cluster, images.c.name == build.name)
         row = {"cluster": self.cluster, **_row(build)}
         with store_errors("The build is not stored"), self._engine.begin() as connection:
             if connection.execute(select(table.c.id).where(table.c.id == build.id)).first() is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from carme_hub.domain.images.builds import Build, BuildState, Wanted
+from carme_hub.domain.images.builds import Build, BuildState, Wanted, limits_for
 from carme_hub.domain.images.offers import Offer, To
 from carme_hub.domain.images.scopes import MANAGE
 from carme_hub.services.images.application.acts import UnknownImage
@@ -58,9 +58,25 @@ async def want(handler: Any, id: str, to: To, who: str) -> Build:
         raise Unprocessable(
             f"{build.base}, below it, has no digest, so it cannot be offered. Build it again on an image that has one."
         )
+    if not handler.has_scope(MANAGE):
+        await _check_room(handler, build)
     allowed = visitor.actor if to is To.EVERYBODY and handler.has_scope(MANAGE) else ""
     wanted = Wanted(Offer(to, who, visitor.actor, handler.service.clock()), allowed)
     return await _store(handler, build, wanted, f"wants it offered to {to.value} {who}")
+
+
+async def _check_room(handler: Any, build: Build) -> None:
+    """Raise ``Unprocessable`` where a user has as many images in the store, and on the way there, as they may build."""
+    service, visitor = handler.service, handler.visitor
+    most = limits_for(visitor.groups, service.settings.build_limits).builds
+    known = await in_store_thread(service.images.images)
+    waiting = [each for each in await builds_for(handler) if each.user == visitor.name and each.wanted is not None]
+    count = sum(not each.gone and each.belongs_to(visitor.name) for each in known)
+    if count + sum(each.id != build.id and not each.published for each in waiting) >= most:
+        raise Unprocessable(
+            f"You have {most} images in the store, or on the way there, and may have no more. Ask an administrator to "
+            "remove one."
+        )
 
 
 async def withdraw(handler: Any, id: str) -> Build:

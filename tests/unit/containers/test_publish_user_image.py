@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,8 @@ class Place:
         self.layer = self.home / ".carme/images" / ID
         (self.layer / SITE / "rich-14.0.dist-info").mkdir(parents=True)
         (self.layer / SITE / "rich.py").write_text("VERSION = '14.0'\n")
+        (self.layer / SITE / "rich/dev").mkdir(parents=True)
+        (self.layer / SITE / "rich/dev/tools.py").write_text("")
         (self.layer / SITE / "rich-14.0.dist-info/METADATA").write_text("Name: rich\nVersion: 14.0\nLicense: MIT\n\n")
         (self.layer / "bin").mkdir()
         (self.layer / "image.json").write_text('{"name": "usurped", "layer": "/etc"}')
@@ -92,6 +95,7 @@ def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
     image = place.publish()
     assert (image / "usr/bin/tool").stat().st_ino == base.stat().st_ino, "files of the base are shared"
     assert (image / "opt/carme/layer" / SITE / "rich.py").read_text() == "VERSION = '14.0'\n"
+    assert (image / "opt/carme/layer" / SITE / "rich/dev/tools.py").is_file()
     assert not (image / "opt/carme/layer/image.json").exists()
     read = read_image(image)
     assert (read.name, read.description, read.layer) == ("tools", "Colours", "/opt/carme/layer")
@@ -185,6 +189,25 @@ def test_what_is_too_large_or_on_no_digest_is_not_published(place: Place) -> Non
     with pytest.raises(ContainerError, match="not the id of a build"):
         place.publish()
     assert place.is_clean()
+
+
+@pytest.mark.parametrize("base", ["without a folder", "with a link"])
+def test_a_base_without_opt_is_no_hindrance_and_a_link_there_is_not_followed(
+    place: Place, tmp_path: Path, base: str
+) -> None:
+    system = tmp_path / "other"
+    (system / "usr/bin").mkdir(parents=True)
+    if base == "with a link":
+        (system / "opt").mkdir()
+        (system / "opt/carme").symlink_to("../usr")
+    add_image(system, place.store, "other")
+    digest = json.loads((place.store / "other/image.json").read_text())["digest"]
+    place.build = replace(place.build, base="other", base_digest=digest)
+    if base == "with a link":
+        with pytest.raises(ContainerError, match="has something at /opt/carme/layer"):
+            place.publish()
+    else:
+        assert (place.publish() / "opt/carme/layer" / SITE / "rich.py").is_file()
 
 
 def test_the_same_packages_on_the_same_base_are_the_same_image(place: Place) -> None:

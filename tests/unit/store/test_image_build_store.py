@@ -43,6 +43,10 @@ def test_a_name_is_one_image_until_it_fails_or_is_removed(engine: Engine) -> Non
     images.put([CatalogueImage("torch", "/x")], 1.0)
     with pytest.raises(CannotBuild, match="torch"):
         builds.add(build(name="torch"))
+    images.offer("torch", Offer(To.EVERYBODY, "", "ada", 1.0))
+    images.put([], 2.0)
+    with pytest.raises(CannotBuild, match="torch"):  # it is gone, and what it was offered to is not
+        builds.add(build(name="torch"))
     assert builds.change(second.id, state=BuildState.REMOVED, ended=120.0)
     assert not builds.change(second.id, used=5.0), "a removed one stays as it is"
     assert {first.id, second.id} == set(builds.removed("alice", 0.0, 200.0)) | {first.id}

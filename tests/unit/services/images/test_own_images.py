@@ -138,3 +138,15 @@ async def test_a_hub_that_does_not_answer_puts_off_the_end(site: Site) -> None:
     for _ in range(2):
         await terms.keep()
     assert len(service.builds.builds(site.now)) == 1, "its user was never told"
+
+
+async def test_a_user_has_no_more_images_in_the_store_than_they_may_build(site: Site) -> None:
+    site.service.settings.build_limits = {"": {"builds": 2}}
+    group = {"to": "group", "name": "course"}
+    first, second, third = (add(site, name=name) for name in ("first", "second", "third"))
+    for each in (first, second, second):
+        assert (await answer(site, "alice", "PUT", f"builds/{each.id}/offer", group))[0] == 200
+    code, said = await answer(site, "alice", "PUT", f"builds/{third.id}/offer", group)
+    assert (code, "may have no more" in json.dumps(said)) == (409, True)
+    assert (await answer(site, "alice", "DELETE", f"builds/{first.id}/offer"))[0] == 200
+    assert (await answer(site, "alice", "PUT", f"builds/{third.id}/offer", group))[0] == 200

@@ -161,6 +161,7 @@ async def test_an_image_that_a_session_has_is_not_removed(part: Any, session: Se
         (Asked("tools", "shell", "rm -rf /"), "kind is one of"),
         (Asked("../x", "requirements", "rich"), "lower-case letters"),
         (Asked("tools", "environment", "a: ["), "not YAML"),
+        (Asked("tools", "environment", "a: &a [rich]\ndependencies: [{pip: [*a, *a]}]"), "parts of itself"),
         (Asked("tools", "environment", "dependencies: [gdal]"), "packages of conda"),
     ],
 )
