@@ -86,7 +86,8 @@ LEFT = {
     # test_batch_jobs.py and unit tests of the pages have what is said of runs; test_session_use_page.py opens a lab.
     "browser/test_runs_without_session.py": ("",),
     "browser/test_messages_in_lab.py": ("",),
-    "browser/test_batch_jobs_page.py": ("where_a_batch_job_runs",),
+    "browser/test_batch_jobs_page.py": ("",),
+    "browser/test_calendar_story.py": ("",),  # cluster/calendar has a class that begins on time, and what is released
     # Each kills many processes, or unpacks an image by skopeo and umoci; some of each kind run.
     "unit/node/staging/test_stage_out_oracle.py": ("sweep[user]", "of_the_prolog"),
     "unit/containers/test_hostile_images.py": (
@@ -148,6 +149,8 @@ LEFT = {
     "cluster/sessions/test_shared_queries.py": ("",),
     # What a change of the command alone can break; unit tests have each step, and each answer of Slurm, forged.
     "cluster/sessions/test_people_leave.py": ("",),
+    "cluster/sessions/test_console_story.py": ("",),
+    "cluster/sandbox/test_site_setup.py": ("",),  # tests/site has setup on machines that boot
     "cluster/quotas/test_quotas_exchange.py": ("",),
     "cluster/calendar/test_maintenance_offers.py": ("",),
     "cluster/sessions/test_sessions_taken_ports.py": ("gets_no_byte_of_its_visitors",),  # test_proxy_verifies.py
