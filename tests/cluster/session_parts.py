@@ -118,7 +118,11 @@ def command_lines() -> Iterator[tuple[int, str]]:
 def world_readable(top: Path, largest: int = 20_000_000) -> Iterator[Path]:
     """Yield the files below a folder that everybody can reach and read."""
     for folder, names, files in os.walk(top):
-        if not Path(folder).stat().st_mode & 0o001:
+        try:
+            reachable = Path(folder).stat().st_mode & 0o001
+        except FileNotFoundError:  # gone meanwhile
+            reachable = 0
+        if not reachable:
             names.clear()
             continue
         for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import grp
 import http.client
 import pwd
@@ -152,7 +153,9 @@ def test_no_secret_is_in_a_command_line_in_slurms_answers_in_a_log_or_in_a_file_
     for seen in (story.seen(), story.seen("alice", "second"), story.seen("bob")):
         texts[f"log of {seen.row.id}"] = seen.log()
     for top in (cluster.state, Path("/home/alice"), Path("/home/bob"), Path("/tmp")):
-        texts |= {str(path): path.read_text(errors="replace") for path in world_readable(top)}
+        for path in world_readable(top):
+            with contextlib.suppress(FileNotFoundError):  # other runs of tests remove theirs
+                texts[str(path)] = path.read_text(errors="replace")
     assert texts["sacct as None"].strip()
     found = [f"{what}: {where}" for where, text in texts.items() for what, value in secrets.items() if value in text]
     assert found == []
