@@ -133,19 +133,28 @@ def _quota_parse(text: str, question: Question, now: float) -> Use:  # noqa: ARG
         # Names of file systems may have spaces, numbers have none: the last eight words are the numbers.
         if len(words) < 9 or " ".join(words[:-8]) != question.file_system:
             continue
-        used, soft, limit, ends, files, soft_files, file_limit, file_ends = words[-8:]
-        running = [float(each) for each in (ends, file_ends) if each.isdigit() and int(each)]
-        return Use(
-            question.path,
-            _count(used) * KIB,
-            soft=_limit(soft, KIB),
-            limit=_limit(limit, KIB),
-            grace_ends=min(running, default=None),
-            files=_count(files),
-            soft_files=_limit(soft_files),
-            file_limit=_limit(file_limit),
-        )
+        return _use_of_row(question, words[-8:], lambda ends: float(ends) if ends.isdigit() and int(ends) else None)
     raise _no_answer("quota", question)
+
+
+def _use_of_row(question: Question, row: Sequence[str], end: Callable[[str], float | None]) -> Use:
+    """Return what eight columns say: used, soft, limit and grace time in KiB, and the same of files.
+
+    Args:
+        end: reads a grace time, as UTC epoch seconds; None = none is running.
+    """
+    used, soft, limit, ends, files, soft_files, file_limit, file_ends = row
+    running = [each for each in (end(ends), end(file_ends)) if each is not None]
+    return Use(
+        question.path,
+        _count(used) * KIB,
+        soft=_limit(soft, KIB),
+        limit=_limit(limit, KIB),
+        grace_ends=min(running, default=None),
+        files=_count(files),
+        soft_files=_limit(soft_files),
+        file_limit=_limit(file_limit),
+    )
 
 
 # -- Lustre ------------------------------------------------------------------------------------------------------------
@@ -168,18 +177,7 @@ def _lustre_parse(text: str, question: Question, now: float) -> Use:
         row = words[start + 1 : start + 9]
         if word != question.file_system or len(row) < 8 or not re.fullmatch(r"\[?\d+\]?\*?", row[0]):
             continue
-        used, soft, limit, ends, files, soft_files, file_limit, file_ends = row
-        running = [each for each in (grace(ends, now), grace(file_ends, now)) if each is not None]
-        return Use(
-            question.path,
-            _count(used) * KIB,
-            soft=_limit(soft, KIB),
-            limit=_limit(limit, KIB),
-            grace_ends=min(running, default=None),
-            files=_count(files),
-            soft_files=_limit(soft_files),
-            file_limit=_limit(file_limit),
-        )
+        return _use_of_row(question, row, lambda ends: grace(ends, now))
     raise _no_answer("lfs quota", question)
 
 
