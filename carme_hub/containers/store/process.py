@@ -31,6 +31,8 @@ ENVIRON = {
 }
 PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools"}
 _TICK = 0.2
+#: Seconds in which processes that were killed end.
+_ENDS = 10.0
 #: Bytes that a step may print.
 _SAYS = 256 << 20
 #: Processes and threads of the account; with more for each processor, since unsquashfs and compileall use all.
@@ -146,9 +148,7 @@ class Steps:
             try:
                 self._wait(process, tree, tick, (out, err))
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _end(process)
             if process.returncode not in allowed_codes:
                 raise ContainerError(_reason(argv[0], process.returncode, out, err))
             if tree is not None:
@@ -193,6 +193,33 @@ class Steps:
         confined = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/"]
         confined += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--bind", work, work]  # noqa: S108
         return [*confined, "--chdir", work, "--", *argv]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a step and all of its processes, and wait until none of them can write any more.
+
+    bubblewrap may be gone before what runs in it; the first process of its namespace is gone after all others.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + _ENDS
+    while _runs(process.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _runs(group: int) -> bool:
+    """Return whether a process of a group is there and not dead; a dead one stays until its new parent asks for it."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, _, of_group, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _reason(program: str, code: int, out: IO[bytes], err: IO[bytes]) -> str:
