@@ -246,6 +246,7 @@ class _Adding:
                 self._progress(f"{shared.files} files, {shared.size >> 20} MiB, are shared with other images")
         steps.bounds.left()
         listed = write_listing(tree)
+        steps.bounds.check_files(listed.files + len(OWN_FILES))  # as a node counts that copies it
         recipe = replace(recipe, listing=listed.digest, files=listed.files, size_bytes=listed.size)
         made = tree if self._options.form == "dir" else self._squash(tree, steps)
         more: dict[str, object] = {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_JSON}

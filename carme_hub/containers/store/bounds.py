@@ -18,6 +18,7 @@ GIB = 1 << 30
 class Bounds:
     """What an image may take: ``size_bytes`` for its layers and again for its tree, ``files`` with folders and links.
 
+    ``files`` counts what the store adds, too, and is as many as nodes copy (``node-images.conf``).
     ``seconds``: of the whole work, from the moment at which this is made.
     """
 
@@ -36,6 +37,11 @@ class Bounds:
         if left <= 0:
             raise ContainerError(f"it took more than {self.seconds / 60:g} minutes; --max-minutes allows more")
         return left
+
+    def check_files(self, files: int) -> None:
+        """Refuse more files than allowed."""
+        if files > self.files:
+            raise ContainerError(f"the image has more than {self.files} files; --max-files allows more")
 
     def check_size(self, size: int, what: str) -> None:
         """Refuse more bytes than allowed."""
@@ -72,7 +78,6 @@ class Bounds:
                     size += max(state.st_size, 512 * state.st_blocks)
                     if state.st_nlink > 1:
                         seen.add(key)
-            if files > self.files:
-                raise ContainerError(f"the image has more than {self.files} files; --max-files allows more")
+            self.check_files(files)
             self.check_size(size, "the image, unpacked,")
         return size, files
