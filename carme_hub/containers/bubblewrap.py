@@ -43,8 +43,8 @@ class Bubblewrap:
         check.check(request)
         if request.image.format not in self.formats:
             raise ContainerError(
-                f"bubblewrap runs directories, not {request.image.format}: unpack or loop-mount the image, "
-                "or use Charliecloud or Apptainer"
+                f"bubblewrap runs directories, not {request.image.format}: `carme-hub image add NAME FILE` makes one "
+                "of the file, or use Charliecloud or Apptainer"
             )
         environ = layout.environ(request)
         argv = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-drop", "ALL"]

@@ -96,6 +96,13 @@ def test_formats_that_a_runtime_does_not_take_are_refused(name: str) -> None:
             runtime(name).render(on(PLAIN, format))
 
 
+def test_bubblewrap_says_what_makes_a_folder_of_one_file() -> None:
+    with pytest.raises(
+        ContainerError, match=r"not sqfs: `carme-hub image add NAME FILE` makes one of the file, or use"
+    ):
+        runtime("bubblewrap").render(on(PLAIN, "sqfs"))
+
+
 @pytest.mark.parametrize("name", sorted(set(RUNTIMES) - {"bubblewrap"}))
 def test_an_image_without_a_system_needs_bubblewrap(name: str) -> None:
     with pytest.raises(ContainerError, match="whole system"):

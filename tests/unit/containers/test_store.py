@@ -14,6 +14,9 @@ from carme_hub.containers.images import read_image
 from carme_hub.containers.store import add_image
 from carme_hub.errors import ContainerError
 
+#: Endings of one format.
+SQUASHFS = ("sqfs", "sqsh")
+
 
 @pytest.fixture
 def store(open_path: Path) -> Path:
@@ -43,7 +46,7 @@ def there(store: Path) -> list[str]:
 
 def packed(system: Path, kind: str) -> Path:
     archive = system.with_name(f"system.{kind}")
-    if kind == "sqfs":
+    if kind in SQUASHFS:
         subprocess.run(["mksquashfs", str(system), str(archive), "-quiet", "-no-progress"], check=True)
     else:
         with tarfile.open(archive, "w:gz" if kind == "tar.gz" else "w") as file:
@@ -52,7 +55,7 @@ def packed(system: Path, kind: str) -> Path:
     return archive
 
 
-@pytest.mark.parametrize("kind", ["dir", "tar", "tar.gz", "sqfs"])
+@pytest.mark.parametrize("kind", ["dir", "tar", "tar.gz", *SQUASHFS])
 def test_added_images_are_hardened_and_say_what_they_are(store: Path, system: Path, kind: str) -> None:
     source = system if kind == "dir" else packed(system, kind)
     image = add_image(source, store, "lab-1", "For labs")
