@@ -37,6 +37,9 @@ def stage_controls(scratch: ScratchOffer | None) -> Iterator[tuple[str, str, str
     for key, label, hint in _LINES:
         yield key, label, "lines", {"hint": hint, "folded": True}
     most = scratch.max_gib
-    hint = f"1 to {most}. A folder on the node, /scratch/…, that is gone after the end."
+    hint = (
+        f"1 to {most}; {scratch.default_gib} where something is copied and this is empty. "
+        "A folder on the node, /scratch/…, that is gone after the end."
+    )
     more = {"min": 1, "max": most, "unit": "GiB", "hint": hint, "folded": True}
     yield SCRATCH_GIB, "Scratch", "number", dict(more)

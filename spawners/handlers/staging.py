@@ -26,7 +26,7 @@ from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.callback import NonceHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.staging.reports import ReportRefused, as_json, silence
+from carme_hub.spawners.staging.reports import ReportRefused, as_json, silence, unreported
 from carme_hub.store.staging import Staging
 
 _UUID = "[0-9a-f-]{36}"
@@ -68,14 +68,15 @@ async def show_progress(hub: HubContext, staging: Staging) -> None:
     """Show how far the copy is on the page of the session's start."""
     spawner, report = hub.spawner(staging.session), staging.report
     progress = getattr(spawner, "_progress", None)
-    if progress is None or report is None or report.way != "in":
-        return
+    if progress is None or report is None or report.way != "in" or report.state is StageState.FAILED:
+        return  # the end of the start says why
     now = time.monotonic()
-    if report.state is StageState.MOVING and now - getattr(progress, "staging_said", 0.0) < SAY_EVERY:
+    if report.state is StageState.MOVING and now - progress.copy_told < SAY_EVERY:
         return
-    progress.staging_said = now
+    progress.copy_told = now
     part = report.bytes / report.total if report.total else 0.0
-    progress.say(round(FIRST + (LAST - FIRST) * min(1.0, part)), await hub.stagings.sentence_of(staging))
+    about = "staging" if report.state is StageState.MOVING else ""
+    progress.say(round(FIRST + (LAST - FIRST) * min(1.0, part)), await hub.stagings.sentence_of(staging), about)
 
 
 async def sentences(hub: HubContext, user: str) -> list[tuple[Staging, str]]:
@@ -83,7 +84,12 @@ async def sentences(hub: HubContext, user: str) -> list[tuple[Staging, str]]:
     found, now = await hub.stagings.of(user), time.time()
     over = [each.session for each in found if hub.registry.current(each.session) is None]
     ended = {each.id: each.ended for each in await hub.registry.ended(over) if each.started}
-    return [(e, silence(e, ended.get(e.session, 0.0), now) or await hub.stagings.sentence_of(e)) for e in found]
+    said = []
+    for each in found:
+        silent = silence(each, ended.get(each.session, 0.0), now)
+        words = silent or unreported(each, each.session in over, each.session in ended)
+        said.append((each, words or await hub.stagings.sentence_of(each)))
+    return said
 
 
 class StagingsHandler(UserHandler):
@@ -122,11 +128,12 @@ class DataPageHandler(BaseHandler):
         """Show the visitor's own."""
         await self.show()
 
-    async def show(self, refused: str = "", asked: str = "") -> None:
+    async def show(self, refused: str = "", asked: str = "", typed: tuple[str, str] = ("", "")) -> None:
         """Show the page.
 
         Args:
             refused: why nothing was done. asked: the session whose results are to be removed, to be confirmed.
+            typed: a session, and the targets that were refused for it; they stay in their field.
         """
         rows: list[dict[str, Any]] = []
         try:
@@ -136,6 +143,9 @@ class DataPageHandler(BaseHandler):
             self.log.warning("The page of data of %s: %s", self.current_user.name, error)
             refused = refused or _NOT_KNOWN
         kept = [each for each in rows if each["kept"]]
+        for each in kept:
+            if each["session"] == typed[0]:
+                each["out"], each["wrong"], refused = typed[1], refused, ""
         others = [each for each in rows if not each["kept"]]
         page = await self.render_template("carme_data.html", kept=kept, others=others, refused=refused, asked=asked)
         self.set_header("Cache-Control", "no-store")
@@ -160,13 +170,12 @@ class DecideHandler(DataPageHandler):
     @web.authenticated
     async def post(self, id: str, do: str) -> None:
         """Store the decision, and show the page."""
+        out = self.get_body_argument("out", "")[:16384]
         try:
-            await self.context().stagings.decide(
-                self.current_user.name, id, do, self.get_body_argument("out", "")[:16384]
-            )
+            await self.context().stagings.decide(self.current_user.name, id, do, out)
         except Refused as error:
             self.set_status(409)
-            await self.show(refused=error.message)
+            await self.show(refused=error.message, typed=(id, out))
         except StoreError as error:
             self.log.warning("The decision on session %s is not stored: %s", id, error)
             self.set_status(503)
@@ -194,7 +203,7 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
         "said": why(report) if kept and report is not None else said,
         "size": size_text(max(report.total, report.bytes)) if report is not None else "",
         "out": lines(decision.get("out") or one.stage.get("out", [])),
-        "into": lines(one.stage.get("in", [])),
+        "copies": [line for way in ("in", "mount", "out") for line in lines(one.stage.get(way, [])).splitlines()],
         "errors": list(report.errors) if report is not None else [],
         "decided": decided,
     }

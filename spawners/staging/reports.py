@@ -24,6 +24,7 @@ log = logging.getLogger("carme_hub")
 STORE_EVERY = 10.0
 #: Seconds after which it is told that a node says nothing; one that is up tries every ten minutes.
 SILENT_AFTER = 1500.0
+OBJECTS_ONLY = "Object storage as folders; nothing is copied."
 
 
 class ReportRefused(Refused):
@@ -117,6 +118,8 @@ class Stagings:
         report = staging.report
         if report is None:
             return ""
+        if report.state is StageState.DONE and not (report.files or report.files_total):
+            return without_results(staging)
         if report.state is not StageState.MOVING or report.left:
             return sentence(report)
         places = [str(each["source" if report.way == "in" else "target"]) for each in staging.stage.get(report.way, [])]
@@ -136,6 +139,28 @@ def silence(staging: Staging, ended: float, now: float) -> str:
         f"It is not known whether the results are at their targets: {staging.node or 'the node'} has said nothing "
         "since the end. If it is down, they are on its disk, and it goes on with them at its next start."
     )
+
+
+def without_results(staging: Staging) -> str:
+    """Return what is said after the end where nothing was copied out."""
+    if staging.stage.get("out"):
+        return "The session has ended and left nothing under the names that were to be copied."
+    return "The session has ended, and its data on the node is gone." if staging.stage.get("in") else OBJECTS_ONLY
+
+
+def unreported(staging: Staging, over: bool, started: bool) -> str:
+    """Return what is said of copies of which their node has reported nothing, "" where it has.
+
+    Args:
+        over: whether the session has ended. started: whether it had run then.
+    """
+    if staging.report is not None:
+        return ""
+    if not staging.stage.get("in") and not staging.stage.get("out"):
+        return OBJECTS_ONLY
+    if over:
+        return f"The session has ended; {'its node has said nothing yet' if started else 'nothing was copied'}."
+    return "Waits for its node." if staging.stage.get("in") else "Results are copied after the end."
 
 
 def measured(known: list[Staging], way: str) -> list[tuple[str, int]]:

@@ -128,7 +128,7 @@ def place_problem(place: str) -> str:
     if not place.startswith("/"):
         if _REMOTE.fullmatch(place):
             return ""
-        return "give an absolute path, or NAME:PATH with a remote of your rclone (`rclone listremotes`)"
+        return "give an absolute path, or NAME:PATH with a remote of your rclone (rclone listremotes names them)"
     if ".." in place.split("/"):
         return "a path without “..”, please"
     if any(place == top or place.startswith(top + "/") for top in _OF_NODES):

@@ -110,8 +110,12 @@ def sentence(report: Report, expected: float = 0.0) -> str:
     if report.state in (StageState.FAILED, StageState.KEPT):
         return why(report)
     if report.state in (StageState.READY, StageState.DONE):
-        what = "The data is on the node" if report.way == "in" else "The results are at their targets"
-        return f"{what}: {size_text(report.bytes)} in {report.files} file{'' if report.files == 1 else 's'}."
+        if report.way == "in":
+            what, size, files = "The data is on the node", report.bytes, report.files
+        else:  # some may have been copied before the end; the last pass counts its own alone
+            what, size, files = "The results are at their targets", report.total, report.files_total
+            size, files = max(size, report.bytes), max(files, report.files)
+        return f"{what}: {size_text(size)} in {files} file{'' if files == 1 else 's'}."
     verb = "Copying data to the node" if report.way == "in" else "Copying results from the node"
     if not report.total:
         return f"{verb}: looking at what there is."

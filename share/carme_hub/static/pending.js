@@ -1,4 +1,5 @@
 // Follows the start of a server: each event is a line of a list that a screen reader reads; Stop stops the server.
+// Events about the same thing ("about": how far a copy is) share one line, which changes without being read again.
 const page = document.getElementById("carme-pending");
 const list = document.getElementById("progress-log");
 const bar = document.getElementById("progress-bar");
@@ -23,6 +24,15 @@ function show(event) {
     return;
   }
   if (!message || messages.at(-1) === message) return;
+  const before = list.lastElementChild;
+  if (event.about && before?.dataset.about === event.about) {
+    messages[messages.length - 1] = message;
+    received = messages.length;
+    before.setAttribute("aria-live", "off");
+    before.querySelector(".carme-said").textContent = message;
+    stamp(before.querySelector("time"));
+    return;
+  }
   messages.push(message);
   received = messages.length;
   const line = document.createElement("li");
@@ -30,12 +40,17 @@ function show(event) {
   const text = document.createElement("span");
   text.className = "carme-said";
   text.textContent = message;
+  if (event.about) line.dataset.about = event.about;
   const time = document.createElement("time");
+  stamp(time);
+  line.append(text, time);
+  list.append(line);
+}
+
+function stamp(time) {
   const now = new Date();
   time.dateTime = now.toISOString();
   time.textContent = now.toLocaleTimeString();
-  line.append(text, time);
-  list.append(line);
 }
 
 function plain(html) {

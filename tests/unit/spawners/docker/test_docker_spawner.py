@@ -100,7 +100,7 @@ async def ready(hub: ForgedHub, user: str) -> Any:
 
 
 async def told(hub: ForgedHub, user: str) -> list[str]:
-    return [message for _, message in hub.app.users[user].spawner._progress._events]
+    return [event.message for event in hub.app.users[user].spawner._progress._events]
 
 
 async def test_a_get_shows_the_form_with_what_is_free_and_starts_nothing(

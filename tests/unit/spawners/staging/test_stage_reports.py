@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Engine
 
 from carme_hub.domain.staging.progress import StageState
 from carme_hub.errors import Refused
-from carme_hub.spawners.staging.reports import SILENT_AFTER, ReportRefused, Stagings, as_json, silence
+from carme_hub.spawners.staging.reports import SILENT_AFTER, ReportRefused, Stagings, as_json, silence, unreported
 
 ID = "00000000-0000-4000-8000-000000000001"
 STAGE = {"in": [{"source": "s3:b/x", "target": "x"}], "out": [{"source": "run", "target": "/full/run"}]}
@@ -91,3 +93,31 @@ async def test_node_that_says_nothing_after_the_end_is_named_and_nothing_is_clai
     assert silence(found, ended=0.0, now=late) == ""  # it runs, or has never run
     kept = await stagings.report(ID, nonce, KEPT, "")
     assert silence(kept, ended=1000.0, now=late) == ""
+
+
+async def test_what_no_node_has_reported_is_said_in_words(stagings: Stagings) -> None:
+    await stagings.open(ID, "alice", STAGE)
+    waiting = await stagings.get(ID)
+    assert waiting is not None
+    assert unreported(waiting, over=False, started=False) == "Waits for its node."
+    assert unreported(waiting, over=True, started=False) == "The session has ended; nothing was copied."
+    assert "its node has said nothing yet" in unreported(waiting, over=True, started=True)
+    out = replace(waiting, stage={"in": [], "out": STAGE["out"]})
+    assert unreported(out, over=False, started=False) == "Results are copied after the end."
+    objects = replace(waiting, stage={"mount": [{"source": "s3:b", "target": "b"}]})
+    assert unreported(objects, over=True, started=True) == "Object storage as folders; nothing is copied."
+
+
+async def test_an_end_without_results_is_not_called_a_delivery(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    ended = await stagings.report(ID, nonce, {"way": "out", "state": "done"}, "node1")
+    assert "left nothing under the names" in await stagings.sentence_of(ended)
+    only_in = replace(ended, stage={"in": STAGE["in"], "out": []})
+    assert await stagings.sentence_of(only_in) == "The session has ended, and its data on the node is gone."
+    done = await stagings.report(ID, nonce, {"way": "out", "state": "done", "bytes": 7, "files": 1}, "node1")
+    assert await stagings.sentence_of(done) == "The results are at their targets: 7 B in 1 file."
+    copied = {"way": "out", "state": "done", "total": 9 << 20, "files_total": 3}
+    before = await stagings.report(ID, nonce, copied, "node1")
+    assert await stagings.sentence_of(before) == "The results are at their targets: 9.0 MiB in 3 files.", (
+        "before the end"
+    )
