@@ -7,10 +7,12 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import carme_hub
+from carme_hub.containers.images import read_image
 from carme_hub.sandbox import disk_usage
 
 c = get_config()  # type: ignore[name-defined]
@@ -37,6 +39,7 @@ switches: dict[str, Any] = {
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
+        "CARME_SANDBOX_CLASS_IMAGE",
         "CARME_SANDBOX_FOLDERS",
         "CARME_SANDBOX_HUB",
         "CARME_SANDBOX_IMAGES",
@@ -149,6 +152,12 @@ spawner.profile_list = [
     },
 ]
 
+# -- the image of a class, where a test has one: sessions of one profile start with it --------------------------------
+if "CARME_SANDBOX_CLASS_IMAGE" in os.environ:
+    image = read_image(Path(os.environ["CARME_SANDBOX_CLASS_IMAGE"]))
+    spawner.images = [*facts["images"], asdict(image)]
+    next(each for each in spawner.profile_list if each["slug"] == "h100")["images"] = [image.name]
+
 # -- data on nodes: Slurm's Prolog and Epilog make and empty scratch folders, where they run as root ------------------
 c.CarmeStaging.root = facts.get("scratch", "")
 c.CarmeStaging.max_gib, c.CarmeStaging.default_gib = 20, 1
@@ -169,7 +178,10 @@ if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
         *c.JupyterHub.load_roles,
         {
             "name": "sandbox-check",
-            "scopes": ["admin:users", "admin:servers", "access:servers", "tokens", "read:hub", "read:metrics", "proxy"],
+            "scopes": [
+                *("admin:users", "admin:servers", "access:servers", "tokens", "read:hub", "read:metrics", "proxy"),
+                *("access:services!service=images", "custom:carme:images:nodes"),  # as nodes that keep copies have
+            ],
             "services": ["sandbox-check"],
         },
     ]

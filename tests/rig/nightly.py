@@ -67,6 +67,8 @@ LEFT = {
     "cluster/sessions/test_staged_sessions.py": (
         *("by_the_page", "by_kill", "by_the_time_limit", "start_says_how_far", "rescued_to_another"),
     ),
+    # tests/cluster/storage/test_stage_mount.py has the same without Slurm.
+    "cluster/sessions/test_object_store_sessions.py": ("",),
     "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "killed_again"),
     "cluster/storage/test_stage_limit.py": ("",),
     "cluster/storage/test_stage_mount.py": ("",),
@@ -74,6 +76,7 @@ LEFT = {
     "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
+    "cluster/containers/test_squashfs_images.py": ("",),  # an image of one file comes into the store in unit tests
     "cluster/training/test_steps_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
     # test_documented_commands.py types into a terminal, too, in the runtime of the sandbox.
     "browser/test_terminal_page.py": ("",),
@@ -97,6 +100,8 @@ LEFT = {
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and one upload in a browser.
     "browser/test_files_page.py": ("goes_on_after", "is_cancelled", "as_an_archive", "on_a_phone"),
     "browser/test_images_page.py": ("",),
+    # tests/cluster/sessions/test_staged_sessions.py has a session without a browser.
+    "browser/test_staging_pages.py": ("",),
     # Images on nodes and of users from first to last; unit tests have each step with real skopeo and umoci.
     "cluster/images/test_images_story.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +29,15 @@ class S3:
     port: int
     folder: Path
 
-    def settings(self) -> str:
-        """Return rclone's settings of the remote ``s3``, with the credentials."""
+    def settings(self, port: int = 0) -> str:
+        """Return rclone's settings of the remote ``s3``, with the credentials.
+
+        Args:
+            port: by which it is reached, where it is not its own.
+        """
         return (
             f"[s3]\ntype = s3\nprovider = Other\naccess_key_id = {KEY}\nsecret_access_key = {SECRET}\n"
-            f"endpoint = http://127.0.0.1:{self.port}\nforce_path_style = true\n"
+            f"endpoint = http://127.0.0.1:{port or self.port}\nforce_path_style = true\n"
         )
 
 
@@ -63,3 +69,56 @@ def s3_server(folder: Path, *options: str) -> Iterator[S3]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+@contextlib.contextmanager
+def settings_of_user(user: str, text: str) -> Iterator[Path]:
+    """Let a user of this machine have these settings of rclone, 0600; what was there comes back."""
+    entry = pwd.getpwnam(user)
+    path = Path(entry.pw_dir) / ".config/rclone/rclone.conf"
+    before = path.read_bytes() if path.exists() else None
+    for folder in (path.parents[1], path.parent):
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            os.chown(folder, entry.pw_uid, entry.pw_gid)
+    path.touch(mode=0o600)
+    path.write_text(text)
+    path.chmod(0o600)
+    os.chown(path, entry.pw_uid, entry.pw_gid)
+    yield path
+    path.unlink() if before is None else path.write_bytes(before)
+
+
+@contextlib.contextmanager
+def slow_line(port: int, bytes_in_a_second: int) -> Iterator[int]:
+    """Forward a port of this machine that is as slow as a line to elsewhere, and return its number."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(source: socket.socket, target: socket.socket, pause: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+                time.sleep(pause * len(data) / bytes_in_a_second)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def both_ways(near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", port)) as far:
+            there = threading.Thread(target=forward, args=(near, far, 0.0), daemon=True)
+            there.start()
+            forward(far, near, 1.0)
+            there.join()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                threading.Thread(target=both_ways, args=(near,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 from rig.hub import Hub, wait_for
+from rig.rest import Rest, wait_for_calendar
 from session_parts import SessionOnNode
 
 from carme_hub.cli.nodes.install_images import write
 from carme_hub.node.images import copy
 
 API, PAGES = "/services/images/api/v1", "/services/images"
-DIGEST = "sha256:" + "c" * 64
+DIGEST, OF_CLASS = "sha256:" + "c" * 64, "sha256:" + "d" * 64
 
 
 class Site:
@@ -28,6 +29,7 @@ class Site:
 
     def __init__(self, hub: Hub, folder: Path) -> None:
         self.hub, self.store, self.local = hub, folder / "store", folder / "local"
+        self.classes = folder / "classes"
         self.ada, self.alice = hub.login("ada"), hub.login("alice")
         self.programs, self.config = folder / "node", folder / "node-images.conf"
         self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
@@ -47,6 +49,19 @@ class Site:
         """Return what alice's form says of an image."""
         path = f"/hub/api/carme/availability?profile=cpu&image={image}"
         return str(self.alice.request_api("GET", path).body["profiles"]["cpu"]["image"])
+
+    def sync(self, node: str) -> list[str]:
+        """Run on a node what its timer runs; return the digests that it has then, on a disk of its own."""
+        config, token = self.local.with_name(f"{node}.conf"), self.local.with_name("token")
+        token.touch(mode=0o600)
+        token.write_text(self.hub.token)
+        into = f"into = {self.local}-{node}\nfree_percent = 1\n"
+        service = f"[service]\nurl = {self.hub.demo.url}{PAGES}/\ntoken_file = {token}\n"
+        config.write_text(f"[images]\nstores = {self.classes}\n{into}{service}")
+        argv = [str(self.programs / "carme-node-images"), "--config", str(config), "--node", node]
+        subprocess.run([*argv, "sync"], check=True, timeout=120)
+        listed = subprocess.run([*argv, "list"], capture_output=True, text=True, check=True, timeout=60).stdout
+        return [each["digest"] for each in json.loads(listed)]
 
     def held(self) -> dict[str, Any]:
         """Return what the nodes have, which on this one machine have one disk; {} = nothing of this digest."""
@@ -68,7 +83,7 @@ class Site:
             script.write_text(text)
 
 
-def describe(image: Path) -> None:
+def describe(image: Path, digest: str = DIGEST) -> None:
     """Give an image a digest and the listing by which a copy is proved, as the store's own program does."""
     found, size, files = hashlib.sha256(), 0, 0
     for entry, _ in copy.walk(str(image)):
@@ -78,7 +93,7 @@ def describe(image: Path) -> None:
             size, files = size + entry[3], files + 1
             entry.append(hashlib.sha256((image / entry[0]).read_bytes()).hexdigest())
         found.update(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-    said = {"name": "orchid", "description": "Of the store", "format": "dir", "base": "host", "digest": DIGEST}
+    said = {"name": image.name, "description": "Of the store", "format": "dir", "base": "host", "digest": digest}
     said |= {"listing": f"sha256:{found.hexdigest()}", "size_bytes": size, "files": files}
     (image / "image.json").write_text(json.dumps(said))
 
@@ -95,8 +110,17 @@ def site(demo_hub: Hub) -> Iterator[Site]:
         [listed] = [each for each in facts["images"] if each["name"] == "default"]
         subprocess.run(["cp", "-a", listed["path"], str(image)], check=True)
         describe(image)
+        of_class = folder / "classes" / "fern"
+        of_class.parent.mkdir(mode=0o755)
+        subprocess.run(["cp", "-al", str(image), str(of_class)], check=True)
+        (of_class / "image.json").unlink()  # the name would be that of both
+        describe(of_class, OF_CLASS)
         local = str(folder / "local")
-        demo_hub.restart(CARME_SANDBOX_IMAGES=str(image.parent), CARME_SANDBOX_NODE_IMAGES=local)
+        demo_hub.restart(
+            CARME_SANDBOX_IMAGES=str(image.parent),
+            CARME_SANDBOX_NODE_IMAGES=local,
+            CARME_SANDBOX_CLASS_IMAGE=str(of_class),
+        )
         found = Site(demo_hub, folder)
         wait_for(lambda: '"name": "orchid"' in json.dumps(found.rest("GET", "images")), 60, "the catalogue")
         with found.prolog():
@@ -139,3 +163,30 @@ def test_an_image_lives_from_its_offer_to_its_retirement(site: Site) -> None:
     answer = site.hub.begin("alice", profile="cpu", image="orchid")
     assert answer.status == 400, answer
     assert "is not an image of this profile" in str(answer.body)
+
+
+def test_the_nodes_of_tomorrows_class_fetch_its_image_and_no_others_do(site: Site) -> None:
+    wait_for_calendar(site.hub)
+    calendar = Rest(site.hub, "alice", "/services/reservations/api/v1/")
+    tomorrow = int(time.time()) + 20 * 3600
+    body = {"title": "Ferns", "gpu_type": "h100", "gpus": 4, "seats": 1, "account": "physics", "profile": "h100"}
+    answer = calendar.send("bookings", {**body, "start": tomorrow, "end": tomorrow + 3600})
+    assert answer.status == 200, answer
+    (booking,) = answer.body["bookings"]
+    try:
+        wait_for(lambda: calendar.get(f"bookings/{booking['id']}")["slurm"], 60, "the booking in Slurm")
+        (name,) = calendar.get(f"bookings/{booking['id']}")["slurm"]
+        wait_for(lambda: name in site.hub.cluster.run("scontrol", "show", "reservation").stdout, 60, name)
+        shown = site.hub.cluster.run("scontrol", "show", "reservation", name, "--oneliner").stdout
+        node = dict(word.partition("=")[::2] for word in shown.split())["Nodes"]
+        board = {each["node"]: each["wanted"] for each in site.rest("GET", "nodes")["nodes"]}
+        assert board.pop(node) == ["fern"]
+        assert board
+        assert not any(board.values())
+        assert site.sync(node) == [OF_CLASS]
+        assert site.sync(next(iter(board))) == []
+        [said] = [each for each in site.rest("GET", "nodes")["nodes"] if each["node"] == node]
+        assert OF_CLASS in json.dumps(said), "the board has what the node has reported"
+    finally:
+        assert calendar.send(f"bookings/{booking['id']}/cancel", {}).status == 200
+    wait_for(lambda: not any(each["wanted"] for each in site.rest("GET", "nodes")["nodes"]), 30, "no node to want it")

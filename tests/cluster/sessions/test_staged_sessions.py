@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from rig.hub import Hub, wait_for
-from rig.s3 import S3, SECRET, s3_server
+from rig.s3 import S3, SECRET, s3_server, settings_of_user
 from rig.staging import sums
 from rig.truth import Row, Truth
 
@@ -44,19 +44,10 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(scope="module", autouse=True)
 def credentials(site: Hub, s3: S3) -> Iterator[None]:
-    """The settings of rclone of the user, 0600; what was there comes back."""
+    """The user's settings of rclone."""
     site.login(USER)
-    entry, path = pwd.getpwnam(USER), HOME / ".config/rclone/rclone.conf"
-    before = path.read_bytes() if path.exists() else None
-    for folder in (HOME / ".config", path.parent):
-        if not folder.exists():
-            folder.mkdir(mode=0o700)
-            os.chown(folder, entry.pw_uid, entry.pw_gid)
-    path.write_text(s3.settings())
-    path.chmod(0o600)
-    os.chown(path, entry.pw_uid, entry.pw_gid)
-    yield
-    path.unlink() if before is None else path.write_bytes(before)
+    with settings_of_user(USER, s3.settings()):
+        yield
 
 
 def stage(target: str, source: str = "s3:bucket/set") -> dict[str, Any]:
