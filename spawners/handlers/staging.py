@@ -26,7 +26,7 @@ from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.callback import NonceHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.staging.reports import ReportRefused, as_json, silence, unreported
+from carme_hub.spawners.staging.reports import ReportRefused, as_json, nothing_copied, silence
 from carme_hub.store.staging import Staging
 
 _UUID = "[0-9a-f-]{36}"
@@ -87,7 +87,7 @@ async def sentences(hub: HubContext, user: str) -> list[tuple[Staging, str]]:
     said = []
     for each in found:
         silent = silence(each, ended.get(each.session, 0.0), now)
-        words = silent or unreported(each, each.session in over, each.session in ended)
+        words = silent or nothing_copied(each, each.session in over, each.session in ended)
         said.append((each, words or await hub.stagings.sentence_of(each)))
     return said
 
@@ -188,6 +188,7 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
     """Return a row of the page."""
     report, decision = one.report, one.decision
     kept = one.state is StageState.KEPT
+    out = decision.get("out") or one.stage.get("out", [])  # the targets that its user has named since
     decided = ""
     if kept and decision.get("do") == "discard":
         decided = "You have decided to remove them; the node does it at its next try, within minutes."
@@ -202,8 +203,8 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
         "at": clock(one.at, now) if one.at else "",
         "said": why(report) if kept and report is not None else said,
         "size": size_text(max(report.total, report.bytes)) if report is not None else "",
-        "out": lines(decision.get("out") or one.stage.get("out", [])),
-        "copies": [line for way in ("in", "mount", "out") for line in lines(one.stage.get(way, [])).splitlines()],
+        "out": lines(out),
+        "copies": lines([*one.stage.get("in", []), *one.stage.get("mount", []), *out]).splitlines(),
         "errors": list(report.errors) if report is not None else [],
         "decided": decided,
     }

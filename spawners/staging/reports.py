@@ -118,7 +118,7 @@ class Stagings:
         report = staging.report
         if report is None:
             return ""
-        if report.state is StageState.DONE and not (report.files or report.files_total):
+        if report.state is StageState.DONE and not _files(report):
             return without_results(staging)
         if report.state is not StageState.MOVING or report.left:
             return sentence(report)
@@ -148,19 +148,28 @@ def without_results(staging: Staging) -> str:
     return "The session has ended, and its data on the node is gone." if staging.stage.get("in") else OBJECTS_ONLY
 
 
-def unreported(staging: Staging, over: bool, started: bool) -> str:
-    """Return what is said of copies of which their node has reported nothing, "" where it has.
+def nothing_copied(staging: Staging, over: bool, started: bool) -> str:
+    """Return what is said where nothing has been copied, for whatever reason; "" where something has, or is being.
 
     Args:
         over: whether the session has ended. started: whether it had run then.
     """
-    if staging.report is not None:
+    done = staging.report is not None and staging.state is StageState.DONE and not _files(staging.report)
+    if staging.report is not None and not done:
         return ""
     if not staging.stage.get("in") and not staging.stage.get("out"):
         return OBJECTS_ONLY
+    if over and not started:
+        return "The session did not start."
+    if done:
+        return without_results(staging)
     if over:
-        return f"The session has ended; {'its node has said nothing yet' if started else 'nothing was copied'}."
+        return "The session has ended; its node has said nothing yet."
     return "Waits for its node." if staging.stage.get("in") else "Results are copied after the end."
+
+
+def _files(report: Report) -> int:
+    return max(report.files, report.files_total)
 
 
 def measured(known: list[Staging], way: str) -> list[tuple[str, int]]:

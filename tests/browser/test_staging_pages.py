@@ -170,6 +170,7 @@ def test_data_is_on_the_node_and_results_that_are_kept_there_are_rescued_or_remo
     page.get_by_role("link", name="See why, and what to do").click()
     expect(page.get_by_role("heading", name=re.compile("Results are still on .*: 3.0 MiB"))).to_be_visible()
     expect(page.get_by_text(re.compile("Not all results have reached their targets: .+"))).to_be_visible()
+    page.get_by_text("What was not copied, and why").click()
     screenshots(page, "data-kept", dark=True)
     targets = page.get_by_label("Targets, one line each: NAME -> TARGET")
     expect(targets).to_have_value("run -> /nowhere/at/all")
@@ -188,6 +189,9 @@ def test_data_is_on_the_node_and_results_that_are_kept_there_are_rescued_or_remo
     page.reload()
     expect(page.get_by_text("The results are at their targets: 3.0 MiB in 3 files.")).to_be_visible()
     expect(page.get_by_text("No results of yours wait on a node.")).to_be_visible()
+    expect(page.get_by_text(f"run → {home}", exact=True)).to_be_visible()
+    expect(page.get_by_text("The session did not start.")).to_be_visible()
+    screenshots(page, "data-delivered")
 
     # What is removed is asked about, and only then is it gone.
     stage = {"out": [{"source": "run", "target": "/nowhere/at/all"}]}
@@ -209,5 +213,7 @@ def test_data_is_on_the_node_and_results_that_are_kept_there_are_rescued_or_remo
     sweep(hub, lambda: not top.exists())
     page.reload()
     expect(page.get_by_text("No results of yours wait on a node.")).to_be_visible()
+    expect(page.get_by_text("What had not reached its target is removed")).to_be_visible()
+    screenshots(page, "data-removed")
     assert SECRET not in hub.log_text()
     assert SECRET not in page.content()

@@ -109,6 +109,8 @@ def sentence(report: Report, expected: float = 0.0) -> str:
     """
     if report.state in (StageState.FAILED, StageState.KEPT):
         return why(report)
+    if report.state is StageState.DISCARDED:
+        return "What had not reached its target is removed, as its user has decided."
     if report.state in (StageState.READY, StageState.DONE):
         if report.way == "in":
             what, size, files = "The data is on the node", report.bytes, report.files

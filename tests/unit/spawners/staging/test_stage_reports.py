@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 
 from carme_hub.domain.staging.progress import StageState
 from carme_hub.errors import Refused
-from carme_hub.spawners.staging.reports import SILENT_AFTER, ReportRefused, Stagings, as_json, silence, unreported
+from carme_hub.spawners.handlers.staging import shown
+from carme_hub.spawners.staging.reports import SILENT_AFTER, ReportRefused, Stagings, as_json, nothing_copied, silence
 
 ID = "00000000-0000-4000-8000-000000000001"
 STAGE = {"in": [{"source": "s3:b/x", "target": "x"}], "out": [{"source": "run", "target": "/full/run"}]}
@@ -99,19 +100,21 @@ async def test_what_no_node_has_reported_is_said_in_words(stagings: Stagings) ->
     await stagings.open(ID, "alice", STAGE)
     waiting = await stagings.get(ID)
     assert waiting is not None
-    assert unreported(waiting, over=False, started=False) == "Waits for its node."
-    assert unreported(waiting, over=True, started=False) == "The session has ended; nothing was copied."
-    assert "its node has said nothing yet" in unreported(waiting, over=True, started=True)
+    assert nothing_copied(waiting, over=False, started=False) == "Waits for its node."
+    assert nothing_copied(waiting, over=True, started=False) == "The session did not start."
+    assert "its node has said nothing yet" in nothing_copied(waiting, over=True, started=True)
     out = replace(waiting, stage={"in": [], "out": STAGE["out"]})
-    assert unreported(out, over=False, started=False) == "Results are copied after the end."
+    assert nothing_copied(out, over=False, started=False) == "Results are copied after the end."
     objects = replace(waiting, stage={"mount": [{"source": "s3:b", "target": "b"}]})
-    assert unreported(objects, over=True, started=True) == "Object storage as folders; nothing is copied."
+    assert nothing_copied(objects, over=True, started=True) == "Object storage as folders; nothing is copied."
 
 
 async def test_an_end_without_results_is_not_called_a_delivery(stagings: Stagings) -> None:
     nonce = await stagings.open(ID, "alice", STAGE)
     ended = await stagings.report(ID, nonce, {"way": "out", "state": "done"}, "node1")
     assert "left nothing under the names" in await stagings.sentence_of(ended)
+    assert nothing_copied(ended, over=True, started=True) == await stagings.sentence_of(ended)
+    assert nothing_copied(ended, over=True, started=False) == "The session did not start."
     only_in = replace(ended, stage={"in": STAGE["in"], "out": []})
     assert await stagings.sentence_of(only_in) == "The session has ended, and its data on the node is gone."
     done = await stagings.report(ID, nonce, {"way": "out", "state": "done", "bytes": 7, "files": 1}, "node1")
@@ -121,3 +124,15 @@ async def test_an_end_without_results_is_not_called_a_delivery(stagings: Staging
     assert await stagings.sentence_of(before) == "The results are at their targets: 9.0 MiB in 3 files.", (
         "before the end"
     )
+    assert nothing_copied(before, over=True, started=True) == ""
+    removed = await stagings.report(ID, nonce, {"way": "out", "state": "discarded", "total": 9 << 20}, "node1")
+    assert (await stagings.sentence_of(removed)).startswith("What had not reached its target is removed")
+
+
+async def test_the_page_names_the_targets_that_its_user_has_chosen_since(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    kept = await stagings.report(ID, nonce, KEPT, "node1")
+    assert shown(kept, "", 1000.0)["copies"] == ["s3:b/x -> x", "run -> /full/run"]
+    await stagings.decide("alice", ID, "retry", "run -> /home/alice/run")
+    done = await stagings.report(ID, nonce, {"way": "out", "state": "done", "files": 1, "bytes": 7}, "node1")
+    assert shown(done, "", 1000.0)["copies"] == ["s3:b/x -> x", "run -> /home/alice/run"]
