@@ -111,7 +111,13 @@ class OfferHandler(ImagesPage):
         )
         words = {To.EVERYBODY: "everybody", To.GROUP: f"group {who}", To.USER: who}[to]
         if act == "offer":
-            await acts.offer(self, name, to, who)
+            try:
+                await acts.offer(self, name, to, who, with_base=self.confirmed)
+            except acts.PassesOn as error:
+                self.confirm(
+                    f"Offer {name} to {words} with its base?", [error.message], "Offer it", back=f"image/{name}"
+                )
+                return
             self.done(f"{name} is offered to {words}.", f"image/{name}")
         elif act == "back":
             await acts.take_back(self, name, to, who)
