@@ -10,6 +10,7 @@ that, and for nothing else. The files stay the user's until then, and may have c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -133,6 +134,12 @@ def remove_waiting(store: Path, digests: Collection[str]) -> None:
     for name in names:
         if name not in kept:
             remove_tree(folder.waiting / name)
+            parts_file(folder, name).unlink(missing_ok=True)
+
+
+def parts_file(store: StoreFolder, image: str) -> Path:
+    """Return the file of an image's parts, as CycloneDX."""
+    return store.path / ".parts" / f"{image}.cdx.json"
 
 
 def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
@@ -194,7 +201,7 @@ class _Publishing:
         layer.mkdir()
         inner = Steps(given, bounds)
         inner.give(given, layer)
-        self._work.chmod(0o711)
+        inner.let_through(self._work)  # and nobody else: it is of nobody's concern yet
         before = layer.lstat()
         digest = self._digest(unpack_file(Source("tar", str(archive)), layer, inner))
         archive.unlink()
@@ -229,6 +236,9 @@ class _Publishing:
             with self._store.locked(wait=60.0):
                 self._into.mkdir(mode=0o700 if self._into == self._store.waiting else 0o755, exist_ok=True)
                 tree.rename(image)
+        if self._into == self._store.digests:
+            with contextlib.suppress(FileNotFoundError):
+                parts_file(self._store, image.name).chmod(0o644)
         return image
 
     def _digest_of(self, tree: Path) -> str:
@@ -281,9 +291,9 @@ class _Publishing:
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
         self._describe(tree, recipe, below)
-        boms = self._store.path / ".parts"
-        boms.mkdir(mode=0o755, exist_ok=True)
-        write_text(boms / f"{self._store.image(digest, 'dir').name}.cdx.json", json.dumps(parts, indent=1) + "\n")
+        file = parts_file(self._store, self._store.image(digest, "dir").name)
+        file.parent.mkdir(mode=0o755, exist_ok=True)
+        write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
         return self._placed(tree)
 
     def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any]) -> None:

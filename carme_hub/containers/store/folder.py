@@ -226,11 +226,13 @@ class StoreFolder:
             yield
 
 
-def write_text(file: Path, text: str) -> None:
+def write_text(file: Path, text: str, mode: int = 0o644) -> None:
     """Write a file as a whole or not at all."""
     new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
     new.write_text(text, encoding="utf-8")
-    new.chmod(0o644)
+    new.chmod(mode)
     new.rename(file)
 
 

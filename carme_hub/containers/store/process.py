@@ -61,6 +61,12 @@ class Steps:
             for path in paths:
                 os.chown(path, self._entry.pw_uid, self._entry.pw_gid, follow_symlinks=False)
 
+    def let_through(self, folder: Path) -> None:
+        """Let the account, and nobody else, reach what is below a folder of ours."""
+        if self._entry is not None:
+            os.chown(folder, os.geteuid(), self._entry.pw_gid)
+            folder.chmod(0o710)
+
     def give_in(self, folder: int, *names: str) -> None:
         """Give entries of an opened folder to the account, if we run as root."""
         if self._entry is not None:

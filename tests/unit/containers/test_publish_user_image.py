@@ -285,10 +285,13 @@ def test_what_waits_for_an_administrator_has_no_name_and_nobody_else_can_read_it
     assert list(made.packages) == ["python rich 14.0"]
     assert place.is_clean(), "no name, and nothing among the images"
     assert stat.S_IMODE(made.folder.parent.stat().st_mode) == 0o700
+    [parts] = (place.store / ".parts").iterdir()
+    assert stat.S_IMODE(parts.stat().st_mode) == 0o600
     assert prepared(place) == made
     image = publish(place.build, place.store, PublishOptions(), expect=made.digest)
     assert (image / "opt/carme/layer" / SITE / "rich.py").is_file()
     assert not made.folder.exists()
+    assert stat.S_IMODE(parts.stat().st_mode) == 0o644
     assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
 
 
@@ -298,6 +301,38 @@ def test_what_waits_no_more_is_removed(place: Place) -> None:
     assert made.folder.exists()
     remove_waiting(place.store, [])
     assert not made.folder.exists()
+    assert not list((place.store / ".parts").iterdir())
+
+
+def test_while_it_is_made_nobody_else_can_read_it(place: Place) -> None:
+    work = place.store / ".adding-tools"
+    command = ("/bin/sh", "-c", f"stat --format='%a %U' {work}; ls -d $0")
+    image = place.publish(scan=command)
+    [said] = [each for each in place.said if each.startswith("Scanned")]
+    assert said.split()[1] in ("710", "700"), said
+    assert stat.S_IMODE(image.resolve().stat().st_mode) == 0o755
+
+
+def test_one_who_is_not_root_reads_no_files_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(pw_uid=4712, pw_gid=4712, pw_dir=str(place.home))
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=lambda _: other))
+    monkeypatch.setattr(taking.os, "geteuid", lambda: 4711)
+    with pytest.raises(ContainerUnavailable, match="only root can read"):
+        taking.take("nobody", ID, place.home / "x.tar", Bounds())
+
+
+def test_what_a_user_may_not_build_is_not_published_either(place: Place) -> None:
+    with (place.layer / SITE / "sparse").open("wb") as file:
+        file.truncate(200 << 20)
+    with pytest.raises(ContainerError, match="has more than"):
+        place.publish(layer_bytes=1 << 20)
+    assert place.is_clean()
+
+
+def test_what_a_scan_prints_is_shown_as_one_line_that_moves_no_cursor(place: Place) -> None:
+    with pytest.raises(NotAllowed) as error:
+        place.publish(scan=("/bin/sh", "-c", r"printf '\033[2Jwiped\n'; exit 1"))
+    assert str(error.value) == "the scan refuses it: \\x1b[2Jwiped"
 
 
 def test_other_files_than_those_that_were_looked_at_are_not_published(place: Place) -> None:

@@ -176,3 +176,15 @@ async def test_the_form_has_the_administrators_list_first_and_the_date_of_what_i
     found = await of_sessions.form_images(context, spawner, [], 1000.0)
     assert list(found.images) == ["base", "torch"]
     assert found.images["base"].startswith("not offered from ")
+
+
+async def test_the_form_says_which_image_another_user_has_built(hub: Hub) -> None:
+    made = replace(TORCH, name="made", source="layer:x of alice on it", description="Official torch", by="alice")
+    hub.store.put([made, TORCH], 1.0)
+    for name in ("made", "torch"):
+        hub.store.offer(name, Offer(To.EVERYBODY, "", "ada", 1.0))
+    user = SimpleNamespace(name="bob")
+    spawner = SimpleNamespace(user=user, site_images=list)
+    context: Any = SimpleNamespace(images=hub.images)
+    found = await of_sessions.form_images(context, spawner, [], 1000.0)
+    assert found.images == {"made": "Official torch (built by alice)", "torch": ""}

@@ -289,6 +289,29 @@ def test_those_that_were_put_off_come_last(site: PublisherOfForgedFiles) -> None
     assert site.taken == [later.id, site.build.id]
 
 
+def test_who_asks_again_comes_after_those_who_wait(site: PublisherOfForgedFiles) -> None:
+    site.want(replace(GROUP, offer=replace(GROUP.offer, at=900.0)))  # built first, asked for again and again
+    later = replace(site.build, id=str(uuid.uuid4()), name="more", created=50.0)
+    site.builds.add(later)
+    site.builds.change(later.id, wanted=replace(GROUP, offer=replace(GROUP.offer, at=100.0)))
+    site.run()
+    assert site.taken == [later.id, site.build.id]
+
+
+def test_what_its_user_removes_meanwhile_is_offered_to_nobody_else(site: PublisherOfForgedFiles) -> None:
+    site.want(GROUP)
+    site.meanwhile = lambda: site.builds.change(site.build.id, state=BuildState.REMOVED)
+    site.run()
+    assert site.offered_to() == {"user"}
+
+
+def test_a_hostile_name_moves_no_cursor_of_the_terminal(site: PublisherOfForgedFiles) -> None:
+    site.want(GROUP)
+    site.meanwhile = raising(ContainerError("\x1b[2J\udcff"))
+    site.run()
+    assert "\\x1b[2J\\udcff" in site.said[-1]
+
+
 def test_of_two_runs_at_once_the_second_leaves_it_to_the_first(site: PublisherOfForgedFiles) -> None:
     site.want(GROUP)
     found: list[type[Exception]] = []
