@@ -94,7 +94,8 @@ class Publisher:
                 if build is not None and due([build], self._clock()):  # it may be withdrawn meanwhile
                     self._one(build, done)
             every = self._builds.builds(self._clock())
-            remove_waiting(self._store, [each.wanted.digest for each in every if each.wanted is not None])
+            waiting = [each.wanted for each in every if each.wanted is not None]
+            remove_waiting(self._store, [each.digest for each in waiting if not each.problem])
         return done
 
     def _repair(self, done: Published) -> None:

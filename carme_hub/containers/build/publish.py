@@ -42,6 +42,8 @@ from carme_hub.errors import ContainerError, ContainerUnavailable
 #: What a layer may have at its top; the rest is the build's own notes, and of nobody's concern.
 _PARTS = ("bin", "etc", "include", "lib", "lib64", "share")
 _NOT_IN_JSON = ("form", "programs")
+#: Seconds for the byte-compilation of what the base has not compiled.
+_COMPILE = 900.0
 
 
 class ContentChanged(ContainerError):
@@ -265,7 +267,9 @@ class _Publishing:
             raise ContainerError(f"{build.base}, below it, has something at {IN_STORE}")
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
-        compile_python(tree, Steps(self._work, steps.bounds))
+        # A file can be written so that it takes hours.
+        seconds = min(steps.bounds.left(), _COMPILE)
+        compile_python(tree, Steps(self._work, replace(steps.bounds, seconds=seconds, began=time.monotonic())))
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
         contents, below = look_inside(tree), about(self._base)

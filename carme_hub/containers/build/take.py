@@ -31,7 +31,7 @@ _TAR = (
 #: Seconds after which a program that writes nothing, or does not end, is ended.
 _SILENT = 120.0
 #: Seconds for all of it, and bytes per second that must come beyond them.
-_GRACE, _LEAST = 300.0, 2 << 20
+_GRACE, _LEAST = 300.0, 8 << 20
 #: Seconds for the end of a program that was killed: one that waits for a file server ends when that answers.
 _DYING = 10.0
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from carme_hub.containers.build import publish as publishing
 from carme_hub.containers.build import take as taking
 from carme_hub.containers.build.publish import (
     ContentChanged,
@@ -30,6 +31,7 @@ from carme_hub.containers.store import add_image
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
+from carme_hub.containers.store.process import Steps
 from carme_hub.domain.images.builds import Build
 from carme_hub.errors import ContainerError, ContainerUnavailable
 
@@ -326,6 +328,17 @@ def test_what_a_user_may_not_build_is_not_published_either(place: Place) -> None
         file.truncate(200 << 20)
     with pytest.raises(ContainerError, match="has more than"):
         place.publish(layer_bytes=1 << 20)
+    assert place.is_clean()
+
+
+def test_a_file_that_takes_hours_to_compile_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_for_hours(_tree: Path, steps: Steps) -> None:
+        steps.run(["sleep", "30"])
+
+    monkeypatch.setattr(publishing, "compile_python", compile_for_hours)
+    monkeypatch.setattr(publishing, "_COMPILE", 0.5)
+    with pytest.raises(ContainerError, match="it took more than"):
+        place.publish()
     assert place.is_clean()
 
 

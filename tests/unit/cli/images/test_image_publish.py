@@ -305,6 +305,18 @@ def test_what_its_user_removes_meanwhile_is_offered_to_nobody_else(site: Publish
     assert site.offered_to() == {"user"}
 
 
+def test_what_waits_is_kept_until_it_is_decided(site: PublisherOfForgedFiles) -> None:
+    made = site.store / ".waiting" / ONE.replace(":", "-")
+    made.mkdir(parents=True)
+    site.want(EVERYBODY)
+    site.run()
+    assert made.exists()
+    assert site.wanted is not None
+    site.want(replace(site.wanted, problem="ada refuses it: no"))
+    site.run()
+    assert not made.exists()
+
+
 def test_a_hostile_name_moves_no_cursor_of_the_terminal(site: PublisherOfForgedFiles) -> None:
     site.want(GROUP)
     site.meanwhile = raising(ContainerError("\x1b[2J\udcff"))
