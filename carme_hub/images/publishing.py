@@ -89,6 +89,7 @@ class Publisher:
         folder.check()
         with folder.locked("publish"):
             self._repair(done)
+            self._look_below()
             for each in due(self._builds.builds(self._clock()), self._clock()):
                 build = self._builds.build(each.id, self._clock())
                 if build is not None and due([build], self._clock()):  # it may be withdrawn meanwhile
@@ -113,6 +114,17 @@ class Publisher:
             if named is not None and (wanted is None or wanted.digest in ("", named.digest)):
                 self._say(f"{build.name} of {build.user} is in the store already; the rest is done now")
                 self._written(build, named.digest, self._store / build.name, done)
+
+    def _look_below(self) -> None:
+        """Judge again what waits because of an image below it: that may be offered to these people by now."""
+        every = self._builds.builds(self._clock())
+        waits = [each for each in every if each.wanted is not None and each.wanted.beyond]
+        images = self._images.images() if waits else []
+        for build in waits:
+            if (wanted := build.wanted) is not None:
+                judged = wanted.judged(beyond(build, wanted.offer, images, self._clock()))
+                if judged != wanted:
+                    self._builds.change_wanted(build.id, wanted, judged)
 
     def _one(self, build: Build, done: Published) -> None:
         wanted = build.wanted

@@ -51,7 +51,7 @@ def passed_on(to: To, who: str, base: tuple[str, str], images: Iterable[Catalogu
         called = name or digest[:19] or "The image"
         found = [each for each in known if digest and digest in (each.digest, *each.earlier)]
         if not found:
-            return f"{called}, below it, is not in the catalogue any more, so to whom it is offered is not known."
+            return f"{called}, below it, is not in the catalogue, so to whom it is offered is not known."
         if not any(_reaches(each, to, who, now) for each in found):
             words = {To.EVERYBODY: "everybody", To.GROUP: f"group {who}", To.USER: f"{who} by name"}[to]
             return f"{called}, below it, is not offered to {words}."

@@ -201,6 +201,14 @@ def test_a_base_is_not_passed_on_to_a_group_that_is_not_offered_it(site: Publish
     assert site.offered_to() == {"user", "group"}
 
 
+def test_a_base_that_is_offered_to_them_later_needs_nobodys_leave_any_more(site: PublisherOfForgedFiles) -> None:
+    site.base(Offer(To.GROUP, "physics"))
+    site.want(GROUP)
+    site.run()
+    site.base(Offer(To.GROUP, "course"))
+    assert site.run().paths == [site.store / "tools"]
+
+
 def test_a_base_that_is_taken_back_meanwhile_is_not_passed_on(site: PublisherOfForgedFiles) -> None:
     site.want(GROUP)
     site.meanwhile = lambda: site.base(Offer(To.GROUP, "physics"))
