@@ -38,6 +38,8 @@ class OwnHandler(ImagesPage):
 class OfferHandler(ImagesPage):
     """The form that has an image offered, or offered no more."""
 
+    tab = "own"
+
     async def post(self, id: str) -> None:
         """Store it."""
         act = self.text("act", "What to do", max_length=10)
@@ -62,6 +64,7 @@ class OfferHandler(ImagesPage):
 class DecideHandler(ImagesPage):
     """The form by which an administrator allows or refuses an offer."""
 
+    tab = "own"
     write_scopes = (MANAGE,)
 
     async def post(self, id: str) -> None:
@@ -72,7 +75,10 @@ class DecideHandler(ImagesPage):
         try:
             build = await own.decide(self, id, allow=allow, why=why, digest=digest, with_base=self.confirmed)
         except acts.PassesOn as error:
-            self.confirm("Allow it with its base?", [error.message], "Allow it", back="own", danger=True)
+            build = await own.build_for(self, id)
+            question = f"Allow {build.name} of {build.user} with its base?"
+            points = [error.message, f"You allow {digest}."]
+            self.confirm(question, points, "Allow it", back="own", danger=True)
             return
         self.done(f"{build.name} is {'allowed' if allow else 'refused'}.", "own")
 

@@ -81,7 +81,9 @@ async def test_the_page_asks_an_administrator_whether_the_base_is_passed_on(site
     await root.get("own")
     asked = await root.post(f"own/{tools.id}/decide", act="allow", digest=digest)
     assert asked.code == 200
+    assert "Allow tools of alice with its base?" in asked.body.decode()
     assert "base, below it, is not offered to everybody." in asked.body.decode()
+    assert digest in asked.body.decode()
     assert wanted_of(site, tools).step is Step.WAIT
     sent = await root.post(f"own/{tools.id}/decide", act="allow", digest=digest, confirmed="yes")
     assert sent.code == 303
