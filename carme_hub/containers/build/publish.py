@@ -72,31 +72,38 @@ class Prepared:
     packages: Sequence[str]
 
 
-def prepare(build: Build, store: Path, options: PublishOptions) -> Prepared:
+def prepare(build: Build, store: Path, options: PublishOptions, way: type[Publishing] | None = None) -> Prepared:
     """Make the image of a user's build without a name, where root alone can read it.
+
+    Args:
+        way: how an image of this kind is made; None = as packages on top of its base.
 
     Raises:
         as ``publish``.
     """
+    way = way or Publishing
     folder, base = _checked(build, store)
     if (store / build.name).is_symlink() or (store / build.name).exists():
         raise _taken(build, store)
     with folder.locked(f"name-{build.name}"):
-        image, digest = _Publishing(folder, base, build, options, folder.waiting).image()
+        image, digest = way(folder, base, build, options, folder.waiting).image()
     packages = difference(_packages(base), _packages(image))
     return Prepared(image, digest, [each.replace(": not there -> ", " ") for each in packages])
 
 
-def publish(build: Build, store: Path, options: PublishOptions, expect: str = "") -> Path:
+def publish(
+    build: Build, store: Path, options: PublishOptions, expect: str = "", way: type[Publishing] | None = None
+) -> Path:
     """Add a user's image to a store under its name, and return the path by which the name leads to it.
 
     Args:
-        expect: the digest that it must have; "" = any.
+        expect: the digest that it must have; "" = any. way: as of ``prepare``.
 
     Raises:
         NotAllowed: the scan refuses it. ContentChanged: it has another digest. ContainerError: it cannot be used; the
             message says why. ContainerUnavailable: it cannot be published now, which says nothing of it.
     """
+    way = way or Publishing
     folder, base = _checked(build, store)
     known = published_before(build, store)
     if known is not None and expect in ("", known.digest):
@@ -104,7 +111,7 @@ def publish(build: Build, store: Path, options: PublishOptions, expect: str = ""
     if known is None and ((store / build.name).is_symlink() or (store / build.name).exists()):
         raise _taken(build, store)
     with folder.locked(f"name-{build.name}"):
-        image, digest = _Publishing(folder, base, build, options, folder.digests, expect).image()
+        image, digest = way(folder, base, build, options, folder.digests, expect).image()
         named = Named(
             *(build.name, image.name, digest, source_of(build), "", time.time()),
             who=build.user,
@@ -172,7 +179,7 @@ def _packages(image: Path) -> Mapping[str, Mapping[str, str]]:
     return found if isinstance(found, dict) else {}
 
 
-class _Publishing:
+class Publishing:
     """One image on its way into a folder of the store: ``digests``, or ``waiting``."""
 
     def __init__(
@@ -231,9 +238,16 @@ class _Publishing:
                 return self._placed(folder) if folder.parent != self._store.digests else folder
         return None
 
+    def _kept(self, tree: Path, parts: Mapping[str, Any], digest: str) -> Path:
+        """Put an image that is complete, and its parts, into the store."""
+        file = parts_file(self._store, self._store.image(digest, "dir").name)
+        file.parent.mkdir(mode=0o755, exist_ok=True)
+        write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
+        return self._placed(tree)
+
     def _placed(self, tree: Path) -> Path:
         """Put a complete image into its place, at once, and return that."""
-        image = self._into / self._store.image(self._digest_of(tree), "dir").name
+        image = self._into / self._store.image(str(about(tree).get("digest", "")), "dir").name
         if image != tree:
             with self._store.locked(wait=60.0):
                 self._into.mkdir(mode=0o700 if self._into == self._store.waiting else 0o755, exist_ok=True)
@@ -242,9 +256,6 @@ class _Publishing:
             with contextlib.suppress(FileNotFoundError):
                 parts_file(self._store, image.name).chmod(0o644)
         return image
-
-    def _digest_of(self, tree: Path) -> str:
-        return str(about(tree).get("digest", ""))
 
     def _digest(self, layer: str) -> str:
         both = f"{self._build.base_digest}\n{layer}\n"
@@ -295,10 +306,7 @@ class _Publishing:
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
         self._describe(tree, recipe, below)
-        file = parts_file(self._store, self._store.image(digest, "dir").name)
-        file.parent.mkdir(mode=0o755, exist_ok=True)
-        write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
-        return self._placed(tree)
+        return self._kept(tree, parts, digest)
 
     def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any]) -> None:
         build = self._build

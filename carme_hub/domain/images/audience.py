@@ -29,8 +29,8 @@ def is_of(image: CatalogueImage, build: Build) -> bool:
 
 
 def below(image: CatalogueImage) -> tuple[str, str] | None:
-    """Return the digest and the name of the image below one, "" = not known; None where there is none below it."""
-    if not image.source.startswith(_LAYER):
+    """Return the digest and the name of the image below one, "" = not known; None where none of the site is."""
+    if not image.source.startswith(_LAYER) or BASE not in image.labels:
         return None
     return image.labels.get(BASE, ""), image.labels.get(BASE_NAME, "")
 
