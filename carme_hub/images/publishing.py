@@ -28,7 +28,7 @@ from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.images.offers import CatalogueImage, Offer, To
 from carme_hub.domain.images.wanted import Wanted
 from carme_hub.domain.wording import escaped
-from carme_hub.errors import ContainerError, ContainerUnavailable
+from carme_hub.errors import ContainerError, ContainerUnavailable, StoreError
 from carme_hub.store.images.builds import BuildStore
 from carme_hub.store.images.catalogue import ImageStore
 
@@ -164,6 +164,11 @@ class Publisher:
         except ContainerError as error:  # others are published all the same
             why = wanted.refused(escaped(f"it could not be published: {error}"))
             self._store_answer(build, why, f"is not published: {error}", done)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  an error of ours with this image must not stop those of others
+            why = wanted.put_off(f"an error that nobody has foreseen ({type(error).__name__})", self._clock())
+            self._store_answer(build, why, f"is not published yet: {type(error).__name__}: {error}", done)
 
     def _beyond(self, build: Build, wanted: Wanted) -> str:
         return beyond(build, wanted.offer, self._images.images(), self._clock())

@@ -35,7 +35,7 @@ def parts_of(
             found = json.loads(steps.run(["syft", "scan", f"dir:{tree}", "--output", "cyclonedx-json", "--quiet"]))
             if isinstance(found, dict) and found.get("bomFormat") == "CycloneDX":
                 return found
-        except (ContainerError, ValueError):
+        except (ContainerError, ValueError, RecursionError):
             pass  # it reads foreign files, and may fail at them; our own list has the packages too
     return bill_of_materials(name, digest, packages)
 

@@ -55,16 +55,18 @@ class CatalogueKeeper:
     async def run(self) -> None:
         """Look for ever; nothing ends the loop."""
         while True:
+            await self.once()
+            await asyncio.sleep(self._settings.interval)
+
+    async def once(self) -> None:
+        """Look at the stores, tell of retirements, and keep the terms of users' images; one failure stops no other."""
+        for part in (self.look, self.tell_of_retirements, *([self.terms.keep] if self.terms is not None else [])):
             try:
-                await self.look()
-                await self.tell_of_retirements()
-                if self.terms is not None:
-                    await self.terms.keep()
+                await part()
             except StoreError as error:
                 self._log.warning("The catalogue of images is not stored; the service looks again: %s", error)
             except Exception:  # noqa: BLE001  it is logged, and the next look is as good
                 self._log.exception("The stores of images are looked at again later")
-            await asyncio.sleep(self._settings.interval)
 
     async def look(self) -> None:
         """Look at the stores once, and store what is there."""

@@ -245,6 +245,7 @@ def test_a_base_of_the_base_counts(site: PublisherOfForgedFiles) -> None:
         StoreBusy("another carme-hub image works on name-tools of /store"),
         OSError(28, "No space left on device"),
         subprocess.CalledProcessError(1, ["cp"]),
+        RecursionError("RecursionError"),
     ],
 )
 def test_what_says_nothing_of_the_image_is_told_as_such_and_tried_again(

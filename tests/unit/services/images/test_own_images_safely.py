@@ -203,7 +203,7 @@ class Terms:
         add(site, name="other", user="bob", days=1e6)
         service = site.service
         clock = lambda: site.now  # noqa: E731
-        self._terms = BuildTerms(service.builds, service.sessions, service.log, self.hub.tell, clock, self._knows)
+        self.terms = BuildTerms(service.builds, service.sessions, service.log, self.hub.tell, clock, self._knows)
 
     def _knows(self, user: str, others: Collection[str]) -> bool | None:
         assert (user, set(others)) == ("alice", {"alice", "bob"})
@@ -211,7 +211,7 @@ class Terms:
 
     async def after(self, days: float) -> Build:
         self.site.now += days * DAY
-        await self._terms.keep()
+        await self.terms.keep()
         found = self.site.service.builds.build(self.build.id, self.site.now)
         assert found is not None
         return found
@@ -230,6 +230,24 @@ async def test_it_stays_while_the_directory_knows_the_user_or_does_not_answer(si
     terms.known = known  # type: ignore[assignment]
     for _ in range(3):
         assert (await terms.after(100)).state is BuildState.READY
+
+
+async def test_terms_are_kept_although_an_image_cannot_be_looked_at(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms, keeper = Terms(site), site.service.keeper
+
+    def fails(*_args: object) -> object:
+        raise RecursionError
+
+    monkeypatch.setattr(keeper._catalogue, "look", fails)
+    monkeypatch.setattr(keeper, "terms", terms.terms)
+    site.now += 77 * DAY
+    await keeper.once()
+    found = site.service.builds.build(terms.build.id, site.now)
+    assert found is not None
+    assert found.problem == GONE
+    assert "looked at again later" in caplog.text
 
 
 async def test_it_stays_while_the_hub_does_not_answer(site: Site) -> None:
