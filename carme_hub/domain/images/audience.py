@@ -28,9 +28,14 @@ def is_of(image: CatalogueImage, build: Build) -> bool:
     return image.source.startswith(f"{_LAYER}{build.id} ")
 
 
+def is_built(image: CatalogueImage) -> bool:
+    """Return whether an image of the store was made of one that a user has built."""
+    return image.source.startswith(_LAYER)
+
+
 def below(image: CatalogueImage) -> tuple[str, str] | None:
     """Return the digest and the name of the image below one, "" = not known; None where none of the site is."""
-    if not image.source.startswith(_LAYER) or BASE not in image.labels:
+    if not is_built(image) or BASE not in image.labels:
         return None
     return image.labels.get(BASE, ""), image.labels.get(BASE_NAME, "")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from carme_hub.domain.images.audience import below
+from carme_hub.domain.images.builds import BuildState
 from carme_hub.domain.images.offers import CatalogueImage, To
 from carme_hub.domain.images.scopes import MANAGE
 from carme_hub.images.offered import by_digest
@@ -74,11 +76,24 @@ class RetireHandler(ImagesPage):
                 f"{whom} it will read on their page and in JupyterLab: “{reason}”"
                 if users
                 else "No session has it now.",
+                *await self._on_top(image),
             ]
             self.confirm(f"Retire {name}?", points, "Retire it", back=back, danger=True)
             return
         await acts.retire(self, image.name, date, reason)
         self.done(f"{name} is not offered from {view.day_of(date)} on.", back)
+
+    async def _on_top(self, image: CatalogueImage) -> list[str]:
+        """Return what is said of images on top of it."""
+        service, found = self.service, []
+        every = await in_store_thread(service.images.images)
+        if made := [each.name for each in every if not each.gone and below(each) == (image.digest, image.name)]:
+            found.append(f"Images on top of it contain it, and stay offered until you retire them: {', '.join(made)}.")
+        builds = await in_store_thread(service.builds.builds, service.clock())
+        if own := [each for each in builds if each.base == image.name and each.state is BuildState.READY]:
+            what = "1 image that a user has" if len(own) == 1 else f"{len(own)} images that users have"
+            found.append(f"{what} built on top of it cannot be started from then on, either; their users are told.")
+        return found
 
     def _date(self) -> float:
         text = self.text("date", "The date", max_length=10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 
 from carme_hub.domain.images.audience import BASE, BASE_NAME
 from carme_hub.domain.images.builds import Build, BuildState
-from carme_hub.domain.images.offers import CatalogueImage, Offer, To
+from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
 from carme_hub.domain.images.wanted import Step, Wanted
 from carme_hub.services.images.application.terms import GONE, BuildTerms
 
@@ -277,3 +277,48 @@ async def test_one_whom_the_directory_knows_again_starts_anew(site: Site) -> Non
     terms.known = True
     found = await terms.after(1)
     assert (found.problem, found.told) == ("", 0.0)
+
+
+# -- a base that is retired -----------------------------------------------------------------------------------------
+
+
+async def test_who_has_built_on_a_retired_image_is_told_once_and_of_another_date_again(site: Site) -> None:
+    service = site.service
+    build = add(site)
+    silent: list[Exception] = [OSError("no answer")]
+
+    async def tell(path: str, body: Mapping[str, object]) -> None:
+        if silent:
+            raise silent.pop()
+        await site.hub.tell(path, body)
+
+    terms = BuildTerms(
+        service.builds, service.sessions, service.log, tell, lambda: site.now, lambda *_: True, service.images
+    )
+    for date in (10 * DAY, 20 * DAY):
+        service.images.retire("base", Retirement(site.now + date, "It has a hole.", "ada", site.now))
+        for _ in range(3):
+            await terms.keep()
+    assert len(site.hub.messages) == 2
+    assert "base, below it, is not offered from" in str(site.hub.messages[0]["text"])
+    assert "It has a hole. From then on nobody starts with it." in await site.visitor("alice").text("own")
+    site.session(1, "alice", "tools")
+    await terms.keep()
+    assert len(site.hub.messages) == 2, "its use does not have it told again"
+    service.images.keep("base")
+    await terms.keep()
+    found = service.builds.build(build.id, site.now)
+    assert found is not None
+    assert found.problem == ""
+
+
+async def test_who_retires_an_image_sees_what_is_on_top_of_it(site: Site) -> None:
+    add(site)
+    labels = {BASE: DIGEST, BASE_NAME: "base"}
+    made = CatalogueImage("made", "/m", digest=OTHER, source="layer:x of alice on it", labels=labels)
+    site.service.images.put([CatalogueImage("base", "/b", digest=DIGEST), made], site.now)
+    root = site.visitor("root")
+    await root.get("image/base")
+    asked = (await root.post("image/base/retire", date="2099-01-01", reason="Old")).body.decode()
+    assert "stay offered until you retire them: made." in asked
+    assert "1 image that a user has built on top of it cannot be started from then on, either" in asked
