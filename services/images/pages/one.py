@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from carme_hub.domain.images.audience import below
 from carme_hub.domain.images.builds import BuildState
@@ -86,8 +87,7 @@ class RetireHandler(ImagesPage):
     async def _on_top(self, image: CatalogueImage) -> list[str]:
         """Return what is said of images on top of it."""
         service, found = self.service, []
-        every = await in_store_thread(service.images.images)
-        if made := [each.name for each in every if not each.gone and below(each) == (image.digest, image.name)]:
+        if made := await _made_of(service, image):
             found.append(f"Images on top of it contain it, and stay offered until you retire them: {', '.join(made)}.")
         builds = await in_store_thread(service.builds.builds, service.clock())
         if own := [each for each in builds if each.base == image.name and each.state is BuildState.READY]:
@@ -135,10 +135,19 @@ class OfferHandler(ImagesPage):
                 return
             self.done(f"{name} is offered to {words}.", f"image/{name}")
         elif act == "back":
-            await acts.take_back(self, name, to, who)
-            self.done(f"{name} is not offered to {words} any more. Sessions that run keep it.", f"image/{name}")
+            image = await acts.take_back(self, name, to, who)
+            text = f"{name} is not offered to {words} any more. Sessions that run keep it."
+            if self.has_scope(MANAGE) and (made := await _made_of(self.service, image)):
+                text += f" Images on top of it contain it, and keep their offers: {', '.join(made)}."
+            self.done(text, f"image/{name}")
         else:
             raise BadForm("Choose whether the image is offered, or an offer taken back.")
+
+
+async def _made_of(service: Any, image: CatalogueImage) -> list[str]:
+    """Return the names of the images of the store that are on top of one."""
+    every = await in_store_thread(service.images.images)
+    return [each.name for each in every if not each.gone and below(each) == (image.digest, image.name)]
 
 
 PAGES: list[tuple[str, type[ImagesPage]]] = [

@@ -322,3 +322,6 @@ async def test_who_retires_an_image_sees_what_is_on_top_of_it(site: Site) -> Non
     asked = (await root.post("image/base/retire", date="2099-01-01", reason="Old")).body.decode()
     assert "stay offered until you retire them: made." in asked
     assert "1 image that a user has built on top of it cannot be started from then on, either" in asked
+    site.service.images.offer("base", Offer(To.GROUP, "course"))
+    assert (await root.post("image/base/offer", act="back", to="group", who="course")).code == 303
+    assert "Images on top of it contain it, and keep their offers: made." in await root.text("image/base")
