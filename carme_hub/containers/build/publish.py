@@ -232,11 +232,22 @@ class Publishing:
     def _there(self, digest: str) -> Path | None:
         """Return the folder of an image that the store has already, in its place; None where it has not."""
         there = self._store.image(digest, "dir")
-        for folder in (there, self._store.waiting / there.name):
-            if (folder / "image.json").is_file():
-                self._options.progress(f"The store has {digest} already")
-                return self._placed(folder) if folder.parent != self._store.digests else folder
-        return None
+        waits = self._store.waiting / there.name
+        found = next((each for each in (there, waits) if (each / "image.json").is_file()), None)
+        if found is None:
+            return None
+        self._options.progress(f"The store has {digest} already")
+        if found == waits and self._into == self._store.digests:
+            self._scan_again(waits)
+        return found if found == there else self._placed(found)
+
+    def _scan_again(self, tree: Path) -> None:
+        """Scan what has waited for a decision: that takes days, and more is known of its parts by now."""
+        try:
+            parts = json.loads(parts_file(self._store, tree.name).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ContainerUnavailable(f"the parts of the image, for the scan, cannot be read: {error}") from error
+        scan(self._options.scan, tree, parts, self._options.bounds, self._options.progress)
 
     def _kept(self, tree: Path, parts: Mapping[str, Any], digest: str) -> Path:
         """Put an image that is complete, and its parts, into the store."""

@@ -297,6 +297,14 @@ def test_what_waits_for_an_administrator_has_no_name_and_nobody_else_can_read_it
     assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
 
 
+def test_what_has_waited_for_days_is_scanned_again(place: Place) -> None:
+    made = prepared(place)
+    options = PublishOptions(scan=("/bin/sh", "-c", "grep -q pkg:pypi/rich@14.0 && echo CVE-2027-1; exit 1"))
+    with pytest.raises(NotAllowed, match="CVE-2027-1"):
+        publish(place.build, place.store, options, expect=made.digest)
+    assert place.is_clean()
+
+
 def test_what_waits_no_more_is_removed(place: Place) -> None:
     made = prepared(place)
     remove_waiting(place.store, [made.digest])
