@@ -131,8 +131,9 @@ class OfferedImages:
         return {each.name: each for each in found if each.is_startable(user, groups, now)}
 
     def own(self, view: ImageView, user: str) -> dict[str, Build]:
-        """Return the images that a user has built, by name."""
-        return {name: each for name, each in view.builds.items() if each.user == user}
+        """Return the images that a user has built and may start with, by name: none on top of a retired one."""
+        retired = self.retired(view)
+        return {name: each for name, each in view.builds.items() if each.user == user and each.base not in retired}
 
     def look_again(self) -> None:
         """Have the next ``view`` read the database."""

@@ -24,6 +24,7 @@ from carme_hub.domain.images.builds import (
     CannotBuild,
     Limits,
     check_room,
+    checked_description,
     checked_name,
     checked_text,
     limits_for,
@@ -69,8 +70,7 @@ class Asked:
         if self.kind not in KINDS:
             raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
         text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
-        description = " ".join(self.description.split())[:200]
-        return replace(self, name=checked_name(self.name), text=text, description=description)
+        return replace(self, name=checked_name(self.name), text=text, description=checked_description(self.description))
 
 
 def _of_environment(text: str) -> str:

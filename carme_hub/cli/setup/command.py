@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from traitlets import Bool, Unicode
 
-from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, says_yes
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, can_ask, says_yes
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
@@ -137,7 +137,7 @@ class SetupApp(ConfiguredApp):
 
     @property
     def _can_ask(self) -> bool:
-        return not self.no_input and sys.stdin.isatty()
+        return not self.no_input and can_ask()
 
     def _check_root(self) -> None:
         if self._here and os.geteuid() != 0:

@@ -13,6 +13,7 @@ from typing import Any
 
 from carme_hub.containers.images import pinned
 from carme_hub.containers.runtime import Image
+from carme_hub.domain.images.audience import is_built
 from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
@@ -40,12 +41,21 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
         return FormImages(listed)
     view, offered = await hub.images.view(), hub.images
     retired = offered.retired(view)
-    more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
-    more |= {name: _of_own(each) for name, each in offered.own(view, spawner.user.name).items()}
+    more = {name: _of_others(each) for name, each in offered.offered(view, spawner.user.name, groups).items()}
+    own = offered.own(view, spawner.user.name)
+    more |= {name: _until(view, each.base, _of_own(each), now) for name, each in own.items()}
     found = {name: text for name, text in {**more, **listed}.items() if name not in retired}
     ordered = [name for name in (*listed, *more) if name in found]
     starts = OfferedStarts(lambda name, nodes: offered.fetching(view, name, nodes), view.starts)
     return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
+
+
+def _of_others(image: CatalogueImage) -> str:
+    """Return a description; with its author where that is another user, who can write anything there."""
+    if not is_built(image):
+        return image.description
+    author = f"built by {image.by or 'another user'}"
+    return f"{image.description} ({author})" if image.description else author
 
 
 def _of_own(build: Build) -> str:
