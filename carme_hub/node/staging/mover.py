@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH112, PTH118, PTH120, PTH123
 """carme-stage: moves the data of one session into its scratch folder, and what it names out of it, as the user.
 
 ``carme-stage FOLDER in|out|final|late|watch|mount``. FOLDER is the session's own beside its scratch (0700, the user's):
@@ -219,6 +219,7 @@ class Pass:
                 source = self.path(source).rstrip("/")
                 if not os.path.lexists(source):
                     return  # the session made nothing there
+                target = below(target, str(self.plan.get("below") or ""), folder=os.path.isdir(source))
             if remote.is_remote(target):
                 remote.send(rclone, source, target, self.tag, *told, late=self.verb == "late")
                 return
@@ -228,6 +229,19 @@ class Pass:
             self.fail(source, str(error.args[-1]))
         except OSError as error:
             self.fail(error.filename or source, error.strerror or str(error))
+
+
+def below(target: str, own: str, folder: bool) -> str:
+    """Return the place of what one node of a run brings out, in a folder of its own below the target of all of them.
+
+    Args:
+        own: the folder, "" for none. folder: whether a folder is brought out; a file's is beside its target.
+    """
+    if not own:
+        return target
+    at = len(target) if folder else max(target.rfind("/"), target.find(":")) + 1
+    head, name = target[:at].rstrip("/"), target[at:]
+    return "{}{}{}/{}".format(head, "" if head.endswith(":") else "/", own, name).rstrip("/" if folder else "")
 
 
 def shown(name: str, scratch: str) -> str:
@@ -287,6 +301,8 @@ def watch(folder: str) -> int:
         return DONE
     files, mean = beside("files"), 0.0
     scratch = str(plan["scratch"])
+    only = open(os.path.join(folder, "watch-lock"), "a", encoding="utf-8")  # noqa: SIM115  until the end of this program
+    fcntl.flock(only, fcntl.LOCK_EX)  # of several ranks of a node one watches, and the next one after its end
     while True:
         time.sleep(float(plan.get("look") or LOOK))
         speed = mean or measured(folder) or USUAL_SPEED
