@@ -71,6 +71,8 @@ LEFT = {
     "cluster/storage/test_stage_limit.py": ("",),
     "cluster/storage/test_stage_mount.py": ("",),
     "cluster/storage/test_stage_on_slurm.py": ("",),
+    "cluster/storage/test_stage_burst_buffer.py": ("",),
+    "cluster/storage/test_staged_runs.py": ("",),
     "cluster/examples/test_site_examples.py": ("",),
     # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
     "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),

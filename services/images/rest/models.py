@@ -61,10 +61,11 @@ class FitOut(BaseModel):
 
 
 class FetchOut(BaseModel):
-    """On how many nodes an image is, of how many; ``seconds`` of a fetch, 0 = not known."""
+    """On how many nodes an image is, of how many, and how many do not say it; ``seconds`` of a fetch, 0 = not known."""
 
     nodes: int
     there: int
+    silent: int
     seconds: float
     sentence: str
 
