@@ -18,6 +18,7 @@ from traitlets.config import Config
 from carme_hub.spawners.staging.programs import MAIN, node_texts
 from carme_hub.spawners.staging.settings import CarmeStaging
 
+from . import prolog
 from .findings import Finding, advice, unknown, unsafe
 
 _GUIDE = "docs/howto/stage-data.md"
@@ -52,8 +53,8 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         "Epilog": "results stay on their nodes until the next sweep, and where no timer sweeps, for good",
     }
     for name, why in lacks.items():
-        yield from _line(name, slurm.get(name, ""), f"nothing calls {MAIN}, so {why}")
-    programs = next((Path(slurm[name]).parent for name in lacks if MAIN in _text(slurm.get(name, ""))), None)
+        yield from _line(name, prolog.scripts(slurm, name), f"nothing calls {MAIN}, so {why}")
+    programs = next((each for name in lacks for each in prolog.folders(prolog.scripts(slurm, name), MAIN)), None)
     settings = _settings(programs)
     limit = slurm.get("PrologEpilogTimeout", "").split()
     seconds = int(limit[0]) if limit and limit[0].isdigit() else UNLIMITED
@@ -83,25 +84,18 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _line(name: str, value: str, why: str) -> Iterator[Finding]:
+def _line(name: str, values: list[str], why: str) -> Iterator[Finding]:
     """Yield what is wrong with a line of slurm.conf."""
-    if not value:
+    found, value = prolog.calls(values, MAIN, f"carme-stage-{name.lower()}"), ", ".join(values)
+    if not values:
         yield unsafe(name, "", why, _INSTALL)
-    elif "carme-stage" not in value and MAIN not in (text := _text(value)):
+    elif not found:
         mend = f"have it call {MAIN} {name.lower()}, as {_GUIDE} says"
         yield (
             unsafe(name, value, why, mend)
-            if text
+            if found is False
             else unknown(name, f"{value} cannot be read here, so whether it calls {MAIN} is not known", mend)
         )
-
-
-def _text(program: str) -> str:
-    """Return the text of a program that Slurm calls, "" where it cannot be read here."""
-    try:
-        return Path(program).read_text("utf-8", "replace") if program.startswith("/") else ""
-    except OSError:
-        return ""
 
 
 def _settings_file(programs: Path | None) -> Path | None:
@@ -130,7 +124,7 @@ def _programs(folder: Path | None) -> Iterator[Finding]:
             "others than root can write it, and Slurm runs it as root on every node",
             f"chown -R root {folder}; chmod -R go-w {folder}",
         )
-    if old := sorted(name for name, text in node_texts(folder).items() if _text(str(folder / name)) != text):
+    if old := sorted(name for name, text in node_texts(folder).items() if prolog.text_of(folder / name) != text):
         yield advice(
             str(folder),
             ", ".join(old),

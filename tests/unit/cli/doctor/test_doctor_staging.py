@@ -54,6 +54,16 @@ def test_own_prolog_is_read_and_one_that_is_not_here_is_unknown(node: Path, tmp_
     assert found(node, Epilog="/only/on/nodes/epilog.sh") == {"Epilog": Level.UNKNOWN}
 
 
+def test_several_prologs_and_a_pattern_are_understood(node: Path, tmp_path: Path) -> None:
+    assert found(node, Prolog=f"{node}/carme-*-prolog") == {}
+    assert found(node, Prolog="/only/on/nodes/carme-*-prolog") == {}, "it is a pattern of ours"
+    listed = {"Prolog[0]": "/etc/slurm/prolog.sh", "Prolog[1]": f"{node}/carme-stage-prolog"}
+    assert found(node, Prolog="(null)", **listed) == {}
+    (tmp_path / "own").write_text("#!/bin/sh\n")
+    assert found(node, Prolog=f"{tmp_path}/ow*") == {"Prolog": Level.UNSAFE}
+    assert found(node, Prolog="/only/on/nodes/*") == {"Prolog": Level.UNKNOWN}
+
+
 @pytest.mark.parametrize(("seconds", "named"), [("600", True), ("900 sec", True), ("1200", False), ("0", False)])
 def test_epilog_that_slurm_ends_too_early_is_named(node: Path, seconds: str, named: bool) -> None:
     assert found(node, PrologEpilogTimeout=seconds) == ({"PrologEpilogTimeout": Level.UNSAFE} if named else {})
