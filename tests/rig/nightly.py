@@ -68,6 +68,7 @@ LEFT = {
         *("by_the_page", "by_kill", "by_the_time_limit", "start_says_how_far", "rescued_to_another"),
     ),
     "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "another_user_finds", "killed_again"),
+    "cluster/storage/test_node_prologs.py": ("",),
     "cluster/storage/test_stage_limit.py": ("",),
     "cluster/storage/test_stage_mount.py": ("",),
     "cluster/storage/test_stage_on_slurm.py": ("",),

@@ -95,4 +95,4 @@ def other_user(canaries: Sequence[str], *folders: Path) -> Iterator[OtherUser]:
             setattr(seen, name, value)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
