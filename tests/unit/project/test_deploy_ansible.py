@@ -173,6 +173,7 @@ def test_settings_of_images_are_what_the_program_of_nodes_reads(tmp_path: Path) 
     environment = Environment(undefined=StrictUndefined, trim_blocks=True)
     values = {"node_image_stores": ["/srv/images", "/srv/more"], "node_images": "/local/images"}
     values |= {"node_image_settings": {"room_gib": 500}, "node_images_url": "https://hub/services/images/"}
+    values["node_images_ca_file"] = ""
     for token in ("", "secret"):
         (tmp_path / "conf").write_text(environment.from_string(text).render({**values, "node_images_token": token}))
         found = read_settings(str(tmp_path / "conf"), True)
