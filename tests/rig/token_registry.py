@@ -1,7 +1,7 @@
 """The server of tokens without which registries such as NVIDIA's, Docker Hub and quay.io give no image.
 
-As distribution's spec/auth/token has it: the registry sends who asks here, where a password is asked for; a token is for
-one repository, and for some minutes. The registry itself is Debian's docker-registry (``rig.foreign_images``).
+As distribution's spec/auth/token has it: the registry sends who asks here, where a password is asked for; a token is
+for one repository, and for some minutes. The registry itself is Debian's docker-registry (``rig.foreign_images``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passwords of registries: looked for by another user while an image is added; exchanged for a token where one is asked."""
+"""Passwords of registries: looked for by another user while an image is added, and exchanged for tokens."""
 
 from __future__ import annotations
 
