@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rig.deploy_tools import ansible
+from rig.deploy_tools import DEPLOY, ansible
 
 from carme_hub.node.images.store import read_settings
 from carme_hub.paths import share_folder
@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root has an /etc of its own"),
 ]
+FOLDER = DEPLOY / "ansible"
 #: Arguments: folders for what is written to /etc, and the program. What is below /etc goes to the first at the end.
 NAMESPACE = r"""
 set -e
@@ -79,6 +80,18 @@ class Site:
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.folder}/asked\n{does}\n')
         program.chmod(0o755)
 
+    def say(self, role: str, file: str, variable: str) -> Any:
+        """Return the value of a role's variable, with a file of its variables."""
+        variables = FOLDER / "roles" / role / "vars"
+        tasks: list[dict[str, Any]] = [
+            {"name": "Read", "ansible.builtin.include_vars": str(variables / name)} for name in (file, "main.yml")
+        ]
+        tasks.append({"name": "Say", "ansible.builtin.debug": {"msg": f"=={{{{ {variable} | to_json }}}}=="}})
+        _, said = self._run(tasks)
+        found = re.search(r"==(.*)==", said)
+        assert found is not None
+        return json.loads(found[1].replace('\\"', '"'))
+
     def play(self, *argv: str) -> tuple[int, str]:
         """Run the parts; return how many tasks changed something, and what was said."""
         parts = (("hub", "settings"), ("controller", "conf"), ("node", "scratch"), ("node", "images"))
@@ -86,6 +99,9 @@ class Site:
             {"name": part, "ansible.builtin.include_role": {"name": f"carme.hub.{role}", "tasks_from": part}}
             for role, part in parts
         ]
+        return self._run(tasks, *argv)
+
+    def _run(self, tasks: list[dict[str, Any]], *argv: str) -> tuple[int, str]:
         play = [{"name": "All", "hosts": "hub", "gather_facts": False, "tasks": tasks}]
         (self.folder / "play.yml").write_text(yaml.safe_dump(play))
         (self.folder / "inventory.json").write_text(
@@ -135,6 +151,13 @@ def test_nodes_get_programs_settings_and_units_once(tmp_path: Path) -> None:
     again, said = site.play()
     assert again == 0, said
     assert site.play("--check", "--diff")[0] == 0
+
+
+def test_packages_of_nodes_are_those_that_are_asked_for(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.variables |= {"node_runtimes": ["bubblewrap", "podman"], "node_further_packages": ["buildah"]}
+    said = site.say("node", "Debian.yml", "node_all_packages")
+    assert said == ["python3", "bubblewrap", "podman", "rclone", "fuse3", "buildah"]
 
 
 def test_a_prolog_of_the_sites_own_is_not_replaced(tmp_path: Path) -> None:
