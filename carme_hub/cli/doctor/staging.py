@@ -27,6 +27,22 @@ _INSTALL = f"carme-hub staging install /opt/carme-hub/node on the nodes, and the
 EPILOG_SECONDS, UNLIMITED = 900, 65534
 
 
+def check_machine(config: Config) -> Iterator[Finding]:
+    """Yield what of the programs that copy is not here, and so perhaps not on compute nodes either."""
+    try:
+        staging = CarmeStaging(config=config)
+    except TraitError as error:
+        yield unsafe("CarmeStaging", "", str(error), "correct the setting that the message names")
+        return
+    if staging.root and staging.rclone.startswith("/") and not os.access(staging.rclone, os.X_OK):
+        yield advice(
+            "CarmeStaging.rclone",
+            staging.rclone,
+            "it is not on this machine; nodes without it copy between folders only, and nothing from S3 and the like",
+            "look on a compute node; apt-get install rclone there (fuse3, too, for object storage as folders)",
+        )
+
+
 def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
     """Yield why sessions would get no scratch folder, or their results would stay in it.
 
@@ -35,9 +51,8 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
     """
     try:
         staging = CarmeStaging(config=config)
-    except TraitError as error:
-        yield unsafe("CarmeStaging", "", str(error), "correct the setting that the message names")
-        return
+    except TraitError:
+        return  # reported already
     if not staging.root:
         return
     user = slurm.get("SlurmdUser", "").partition("(")[0]
@@ -75,13 +90,6 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
             f'c.CarmeStaging.root = "{root}", or the same root in {_settings_file(programs)}',
         )
     yield from _programs(programs)
-    if staging.rclone.startswith("/") and not os.access(staging.rclone, os.X_OK):
-        yield advice(
-            "CarmeStaging.rclone",
-            staging.rclone,
-            "it is not on this machine; nodes without it copy between folders only, and nothing from S3 and the like",
-            "look on a compute node; apt install rclone there (fuse3, too, for object storage as folders)",
-        )
 
 
 def _line(name: str, values: list[str], why: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pytest
 from traitlets.config import Config
 
 from carme_hub.cli.doctor.findings import Level
-from carme_hub.cli.doctor.staging import check
+from carme_hub.cli.doctor.staging import check, check_machine
 from carme_hub.spawners.staging.programs import write_programs
 
 RCLONE = "/bin/sh"
@@ -28,7 +28,7 @@ def found(node: Path | None, root: str = "/scratch", rclone: str = RCLONE, **slu
     lines |= {"SlurmdUser": "root(0)", "PrologEpilogTimeout": "65534"}
     return {
         each.setting: each.level
-        for each in check(config, {**lines, **slurm})
+        for each in (*check_machine(config), *check(config, {**lines, **slurm}))
         if os.geteuid() == 0 or "node" not in each.setting
     }
 
