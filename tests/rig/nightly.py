@@ -67,7 +67,8 @@ LEFT = {
     "cluster/sessions/test_staged_sessions.py": (
         *("by_the_page", "by_kill", "by_the_time_limit", "start_says_how_far", "rescued_to_another"),
     ),
-    "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "killed_again"),
+    "cluster/storage/test_stage_s3.py": ("missing_object", "credentials_are_in", "another_user_finds", "killed_again"),
+    "cluster/storage/test_node_prologs.py": ("",),
     "cluster/storage/test_stage_limit.py": ("",),
     "cluster/storage/test_stage_mount.py": ("",),
     "cluster/storage/test_stage_on_slurm.py": ("",),
@@ -119,6 +120,7 @@ LEFT = {
     "cluster/containers/test_docker.py": ("",),
     # images/test_images_story.py has a session with an image by digest; the registry is in unit/containers.
     "cluster/containers/test_image_store.py": ("",),
+    "cluster/containers/test_squashfs_image.py": ("",),  # unit tests have the packing, and what a closed device says
     # The faults kill slurmctld and slurmdbd below a hub.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge", "[killed"),
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),

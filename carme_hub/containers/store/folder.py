@@ -238,7 +238,8 @@ def write_text(file: Path, text: str, mode: int = 0o644) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder of any depth, as far as it can be."""
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(folder)], capture_output=True, check=False)
+    argv, environ = ["rm", "-rf", "--one-file-system", "--", str(folder)], {"PATH": "/usr/bin:/bin"}
+    subprocess.run(argv, env=environ, capture_output=True, check=False)
 
 
 def _children(folder: Path) -> list[Path]:

@@ -31,7 +31,16 @@ ENVIRON = {
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
 }
-PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools"}
+PACKAGES = {
+    "bwrap": "bubblewrap",
+    "unsquashfs": "squashfs-tools",
+    "mksquashfs": "squashfs-tools",
+    "setpriv": "util-linux",
+    "prlimit": "util-linux",
+    "cp": "coreutils",
+}
+#: How a step reaches a registry through the site's proxy: variables that it gets where they are set.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _TICK = 0.2
 #: Seconds in which processes that were killed end.
 _ENDS = 10.0
@@ -126,10 +135,10 @@ class Steps:
             ContainerError: it failed, or broke a bound; none of its processes is left. ContainerUnavailable: it cannot
                 be run, the disk is full, or something has killed it, such as the end of the memory.
         """
-        if shutil.which(argv[0], path=ENVIRON["PATH"]) is None:
-            raise ContainerUnavailable(
-                f"{argv[0]} is not installed here; the package is called {PACKAGES.get(argv[0], argv[0])}"
-            )
+        for program in (argv[0], "setpriv", "prlimit"):
+            if shutil.which(program, path=ENVIRON["PATH"]) is None:
+                package = PACKAGES.get(program, program)
+                raise ContainerUnavailable(f"{program} is not installed here; the package is called {package}")
         words = self._confined(argv) if confine and self.confines else list(argv)
         # No file of it can be larger than the whole image may be, and it ends with us, however we end.
         limits = [f"--fsize={self.bounds.size_bytes}", "--core=0"]
@@ -233,6 +242,11 @@ def _runs(group: int) -> bool:
             if int(of_group) == group and state not in "ZX":
                 return True
     return False
+
+
+def through_proxy() -> dict[str, str]:
+    """Return the variables of ``PROXIES`` that are set, for steps that have a network."""
+    return {name: os.environ[name] for name in PROXIES if os.environ.get(name)}
 
 
 def _reason(program: str, code: int, out: IO[bytes], err: IO[bytes]) -> str:

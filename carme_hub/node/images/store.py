@@ -44,7 +44,7 @@ SETTINGS = {
         "into": "/var/lib/carme-images",
         "room_gib": "200",
         "free_percent": "10",
-        "files": "1000000",
+        "files": "2000000",
         "seconds": "1800",
         "prolog_seconds": "300",
         "squeue": "squeue",

@@ -91,7 +91,8 @@ class Rclone:
                 preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
             )
         except OSError as error:
-            raise NoRemote(f"{self.program} cannot be started on this node: {error.strerror}") from error
+            mend = "; the package rclone has it" if isinstance(error, FileNotFoundError) else ""
+            raise NoRemote(f"{self.program} cannot be started on this node: {error.strerror}{mend}") from error
 
     def ask(self, *arguments: str) -> "Any":
         """Return the JSON that a command of rclone prints."""
