@@ -25,13 +25,13 @@ from carme_hub.containers.build.publish import (
     published_before,
     remove_waiting,
 )
-from carme_hub.containers.build.scan import NotAllowed, parts_of
+from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.images import pinned, read_image
 from carme_hub.containers.store import add_image
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
-from carme_hub.containers.store.process import ENVIRON, Steps
+from carme_hub.containers.store.process import Steps
 from carme_hub.domain.images.builds import Build
 from carme_hub.errors import ContainerError, ContainerUnavailable
 
@@ -182,21 +182,6 @@ def test_the_scan_sees_the_parts_and_has_the_last_word(
     with pytest.raises(error, match=said):
         place.publish(scan=command)
     assert place.is_clean()
-
-
-def test_the_parts_are_syfts_where_it_is_installed_and_our_own_where_it_fails(
-    open_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syft, tree = open_path / "bin/syft", open_path / "tree"
-    for folder in (syft.parent, tree / "usr"):
-        folder.mkdir(parents=True)
-    monkeypatch.setitem(ENVIRON, "PATH", f"{syft.parent}:/usr/bin:/bin:/usr/sbin:/sbin")
-    found = json.dumps({"bomFormat": "CycloneDX", "components": [{"name": "by syft"}]})
-    for script, named in ((f"test -d ${{2#dir:}}/usr && echo '{found}'", "by syft"), ("echo no JSON", "rich")):
-        syft.write_text(f"#!/bin/sh\n{script}\n")
-        syft.chmod(0o755)
-        parts = parts_of(tree, "tools", "sha256:1", {"python": {"rich": "14.0"}}, Steps(open_path, Bounds()))
-        assert [each["name"] for each in parts["components"]] == [named]
 
 
 def test_what_is_too_large_or_on_no_digest_is_not_published(place: Place) -> None:
