@@ -55,8 +55,8 @@ def check(config: Config) -> Iterator[Finding]:
 
 
 def _program(program: Path) -> Iterator[Finding]:
-    """Look at the program and at the file beside it, both of which run as root."""
-    for file in (program, program.with_name(f"{PROGRAM}-tree")):
+    """Look at the program and at the files beside it, all of which run as root."""
+    for file in (program, *(program.with_name(f"{PROGRAM}-{part}") for part in ("acls", "tree"))):
         if not file.is_absolute() or not file.is_file():
             why = "it is not on this machine, so no folder can be made"
             yield unsafe(COMMAND, file, why, f"install it as {_GUIDE} says, or correct the path")

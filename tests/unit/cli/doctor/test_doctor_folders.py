@@ -25,7 +25,7 @@ class Machine:
         self.program, self.settings = place / "libexec" / "carme-folders", place / "etc" / "carme-folders.json"
         for folder in ("libexec", "etc", "root"):
             (place / folder).mkdir(mode=0o755)
-        for name in ("carme-folders", "carme-folders-tree"):
+        for name in ("carme-folders", "carme-folders-acls", "carme-folders-tree"):
             shutil.copyfile(share_folder() / "libexec" / name, place / "libexec" / name)
             (place / "libexec" / name).chmod(0o755)
         self.root, self.sudo = place / "root", place / "sudo"
