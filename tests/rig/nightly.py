@@ -97,7 +97,15 @@ LEFT = {
     # The tests of POSIX ACLs once more on a forged mount; two of them and those of Debian's tools run.
     "unit/folders/test_folders_on_nfs4.py": (
         *("[a_folder_is_closed", "[what_one_writer", "[a_private_umask", "[taking_somebody", "[who_is_shut_out"),
-        *("[somebody_whose", "[a_writer_who", "[a_published", "[a_script", "[a_file_that", "[a_removed", "[all_folders"),
+        *(
+            "[somebody_whose",
+            "[a_writer_who",
+            "[a_published",
+            "[a_script",
+            "[a_file_that",
+            "[a_removed",
+            "[all_folders",
+        ),
         *("[a_change", "[names_are", "[what_is_no_file", "[a_folder_that", "[a_program_that", "[names_that"),
         *("[members_with", "[test_what_was", "[test_who_manages", "[test_a_writer_who"),
     ),

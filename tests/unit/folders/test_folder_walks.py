@@ -159,7 +159,8 @@ def test_an_act_that_comes_late_is_not_done_any_more(program: Program, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("nfs4", "its server has no ACLs"), ("nfs", "without POSIX ACLs"), ("fuse.sshfs", "(fuse.sshfs)")]
+    ("kind", "said"),
+    [("nfs4", "its server has no ACLs"), ("nfs", "without POSIX ACLs"), ("fuse.sshfs", "(fuse.sshfs)")],
 )
 def test_the_kind_of_a_file_system_without_acls_is_told(
     program: Program, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
