@@ -80,6 +80,9 @@ LEFT = {
     # cluster/sessions/test_shared_folders.py has the same story without a browser.
     "browser/test_folders_page.py": ("",),
     "cluster/sandbox/test_folders_on_a_full_disk.py": ("",),
+    "cluster/sandbox/test_folders_counted_apart.py": ("",),
+    # Unit tests run the same script, which reports to the real service; the queue is forged there.
+    "cluster/sessions/test_folder_jobs.py": ("",),
     "browser/test_code_server.py": ("",),
     # The cells, ranks and curves are those of test_cell_run.py and test_run_real.py.
     "browser/test_training_story.py": ("",),

@@ -17,8 +17,14 @@ from carme_hub.domain.disk_use import size
 from .folder import Folder
 from .rules import Actor, FolderRefused, require_manager, require_there
 
-#: What is counted of a list of checksums besides what is as it should be, in the order in which it is told.
-FAULTS = {"differs": "differ", "missing": "missing", "unreadable": "unreadable", "outside": "outside of the folder"}
+#: What is counted of a list of checksums besides what is as it should be, in the order in which it is told: of a file,
+#: and of several.
+FAULTS = {
+    "differs": ("differs", "differ"),
+    "missing": ("is missing", "are missing"),
+    "unreadable": ("cannot be read", "cannot be read"),
+    "outside": ("leads out of the folder", "lead out of the folder"),
+}
 #: Jobs of one user that have not ended.
 MOST_LIVE = 4
 
@@ -103,28 +109,30 @@ def day(at: float) -> str:
 
 
 def verified_sentence(job: FolderJob) -> str:
-    """Return what a verification has found: ``verified 2026-11-28: 3 of 1,204 files differ``."""
+    """Return what a verification has found: ``verified 2026-11-28: of 1,204 files 3 differ``."""
     found = job.result
-    files = int(found.get("files", 0))
+    files, checked = int(found.get("files", 0)), int(found.get("verified", 0))
     faults = [(int(found.get(name, 0)), words) for name, words in FAULTS.items()]
-    said = [f"{count:,} {words}" for count, words in faults if count]
-    if said:
-        said[0] = f"of {files:,} files {said[0]}"
+    wrong = [f"{count:,} {words[count != 1]}" for count, words in faults if count]
+    if wrong:
+        said = [f"of {files:,} {'file' if files == 1 else 'files'} {', '.join(wrong)}"]
+    elif not found.get("complete", False):
+        said = [f"{checked:,} of {files:,} files are as listed"]
     else:
         said = [f"all {files:,} files are as listed"] if files else ["the list names no file"]
-    if found.get("bad_lines"):
-        said.append(f"{found['bad_lines']:,} lines are no checksums")
-    if found.get("unlisted"):
-        said.append(f"{found['unlisted']:,} files are not in the list")
+    if bad := int(found.get("bad_lines", 0)):
+        said.append(f"{bad:,} {'line is no checksum' if bad == 1 else 'lines are no checksums'}")
+    if more := int(found.get("unlisted") or 0):
+        said.append(f"{more:,} {'file is' if more == 1 else 'files are'} not in the list")
     if not found.get("complete", False):
         said.append("not finished")
-    return f"verified {day(job.ended)}: {', '.join(said)}"
+    return f"verified {day(job.ended)}: {'; '.join(said)}"
 
 
 def names_of(job: FolderJob) -> list[str]:
     """Return files that are not as listed, each with what is wrong with it."""
     names = job.result.get("names", {})
-    return [f"{name} ({words})" for fault, words in FAULTS.items() for name in names.get(fault, ())]
+    return [f"{name} ({words[0]})" for fault, words in FAULTS.items() for name in names.get(fault, ())]
 
 
 def progress_sentence(job: FolderJob) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ async def looks(service: Any, found: WithMembers, actor: Actor) -> ShownLooks:
             for each in view.places or ()
         ],
         warnings=view.warnings,
-        folders=[(each["path"], f"{size(each['bytes'])} in {each['files']:,} files") for each in counted[:SHOWN]],
+        folders=[(each["path"], _size(each)) for each in counted[:SHOWN]],
         measured=clock(view.measured) if view.measured else "",
         incomplete=not view.folders.get("complete", True),
         measuring=_said(newest[JobKind.MEASURE]),
@@ -85,6 +85,11 @@ async def _view(service: Any, folder: Folder) -> DiskView:
 def _logged(service: Any, task: asyncio.Task[DiskView]) -> None:
     if not task.cancelled() and isinstance(task.exception(), StoreError):
         service.log.warning("How full a folder is, is not known: %s", task.exception())
+
+
+def _size(folder: Mapping[str, Any]) -> str:
+    files = folder["files"]
+    return f"{size(folder['bytes'])} in {files:,} {'file' if files == 1 else 'files'}"
 
 
 def _said(job: FolderJob | None) -> str:

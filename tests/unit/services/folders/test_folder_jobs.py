@@ -78,13 +78,13 @@ async def test_a_folder_is_compared_with_its_checksums(
     assert found["unlisted"] == 2, "a file, and a link to one"
     assert found["names"] == {"differs": ["changed"], "missing": ["gone", "b"], "outside": ["../secret", "link"]}
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    said = f"verified {day}: of 8 files 1 differ, 2 missing, 2 outside of the folder"
-    assert found["said"] == f"{said}, 1 lines are no checksums, 2 files are not in the list"
+    said = f"verified {day}: of 8 files 1 differs, 2 are missing, 2 lead out of the folder"
+    assert found["said"] == f"{said}; 1 line is no checksum; 2 files are not in the list"
     assert (found["complete"], found["by"], found["job"]["state"]) == (True, "ann", "done")
     assert (await site.done("ann", "GET", "folders/genomes/events"))["events"][0]["act"] == "verified"
     page = await site.page("ann", "folder/genomes")
     assert said in page
-    assert "changed (differ)" in page
+    assert "changed (differs)" in page
     await site.done("ann", "PATCH", "folders/genomes", {"checksums": "OTHER"})
     assert (await site.done("ann", "GET", "folders/genomes"))["verified"] == ""
 
