@@ -26,8 +26,9 @@ from carme_hub.store.folders.jobs import FolderJobStore
 from carme_hub.store.folders.store import WithMembers
 from carme_hub.store.threads import in_store_thread
 
-#: Seconds for which an answer is reused; of a command; between two looks at which folders have no sample of today.
-KEPT, SECONDS, LOOK_EVERY = 120.0, 10.0, 1800.0
+#: Seconds for which an answer is reused; of a command; between two looks at which folders have no sample of today, and
+#: between two samples of one folder, of which the last of a day stays.
+KEPT, SECONDS, LOOK_EVERY, SAMPLE_EVERY = 120.0, 10.0, 1800.0, 3600.0
 #: Commands at once, answers in the cache, and bytes of one, which may list all folders.
 _MOST_COMMANDS, _CACHED, _MAX_REPORT = 4, 5000, 16 << 20
 _KEYS = ("reader", "file_system", "of", "name", "prefix")
@@ -115,6 +116,7 @@ class FolderDisk:
         self._uses: dict[str, tuple[float, Use | None]] = {}
         self._projects: dict[str, int] = {}
         self._views: dict[str, DiskView] = {}
+        self._sampled: dict[str, float] = {}
         self._look_at = 0.0
 
     def known(self, id: str) -> DiskView:
@@ -135,7 +137,8 @@ class FolderDisk:
             whole = await self._remembered(root, lambda: self._ask("disk", (), Question(root, root, "")))
         else:
             whole = None
-        if own is not None:
+        if own is not None and now - self._sampled.get(folder.id, 0.0) >= SAMPLE_EVERY:
+            self._sampled[folder.id] = now
             await in_store_thread(self._store.put_sample, folder.id, now, own.used)
         samples = await in_store_thread(self._store.samples, folder.id)
         measured = newest(await in_store_thread(self._store.of, folder.id), JobKind.MEASURE, JobState.DONE)
@@ -168,7 +171,8 @@ class FolderDisk:
         self._look_at = self._clock() + LOOK_EVERY
         done = await in_store_thread(self._store.sampled, int(self._clock() // DAY))
         for one in every:
-            if one.folder.root in self._quotas and one.folder.id not in done:
+            # After a start also those that have one: lists show warnings of what is known here.
+            if one.folder.root in self._quotas and (one.folder.id not in done or one.folder.id not in self._views):
                 await self.view(one.folder)
 
     async def _remembered(self, key: str, ask: Callable[[], Awaitable[Use | None]]) -> Use | None:

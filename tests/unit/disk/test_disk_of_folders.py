@@ -132,8 +132,12 @@ async def test_each_folder_is_asked_for_once_a_day(disk: Disk) -> None:
     assert disk.store.samples(FOLDER.id) == []
     ready = [replace(one, folder=one.folder.replace(state=FolderState.READY)) for one in with_members]
     await disk.reads.look(ready)
-    await disk.again().look(ready)
+    disk.now += 7200
+    await disk.reads.look(ready)
     assert len((disk.place / "asked").read_text().splitlines()) == 1
+    await disk.again().look(ready)
+    assert len(disk.store.samples(FOLDER.id)) == 1
+    assert disk.reads.known(FOLDER.id).places, "after a start lists know of it soon"
     disk.now += DAY
     await disk.again().look(ready)
     assert len(disk.store.samples(FOLDER.id)) == 2

@@ -51,6 +51,16 @@ SAME: tuple[Callable[[Program], None], ...] = (
     walks.test_members_with_one_primary_group_read_what_others_of_it_make,
 )
 
+#: The same, for which a test puts something in the way of the program.
+HINDERED: tuple[Callable[[Program, pytest.MonkeyPatch], None], ...] = (
+    attacked.test_somebody_is_shut_out_even_where_the_disk_is_full,
+    attacked.test_a_full_disk_is_told_and_not_taken_for_a_strange_file,
+    walks.test_a_walk_that_is_overtaken_gives_nobody_back_what_was_taken_away,
+    walks.test_what_is_moved_behind_a_walk_is_found_by_the_next_one_of_the_same_call,
+    walks.test_what_cannot_be_changed_is_told_and_not_taken_for_done,
+    walks.test_a_published_folder_stays_open_to_all_where_a_member_is_shut_out_on_a_full_disk,
+)
+
 
 @pytest.fixture
 def nfs4(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
@@ -64,6 +74,13 @@ def nfs4(monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
 @pytest.mark.parametrize("behaviour", SAME, ids=[each.__name__.removeprefix("test_") for each in SAME])
 def test_it_is_so_on_nfs_version_4(nfs4: Program, behaviour: Callable[[Program], None]) -> None:
     behaviour(nfs4)
+
+
+@pytest.mark.parametrize("behaviour", HINDERED, ids=[each.__name__.removeprefix("test_") for each in HINDERED])
+def test_it_is_so_on_nfs_version_4_where_something_is_in_the_way(
+    nfs4: Program, monkeypatch: pytest.MonkeyPatch, behaviour: Callable[[Program, pytest.MonkeyPatch], None]
+) -> None:
+    behaviour(nfs4, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*")
