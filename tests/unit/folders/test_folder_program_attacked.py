@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -332,3 +333,46 @@ def test_a_file_system_without_project_ids_is_told(program: Program, monkeypatch
     assert (status, answer["reason"]) == (2, "settings")
     assert "take project_ids out of the settings" in answer["error"]
     assert not may(program, "ann", program.root / ID, 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\0",
+        b"\0\0\0\1",
+        b"\xff\xff\xff\xff",
+        struct.pack(">IIIII", 1, 0, 0, 1, 0xFFFFFFFF),
+        struct.pack(">IIIII", 2, 0, 0, 1, 4) + b"6300",
+        struct.pack(">I", 1) + b"0123456789",
+    ],
+)
+def test_a_list_of_nfs_version_4_that_is_cut_off_is_an_error_and_nobodys_right(
+    program: Program, monkeypatch: pytest.MonkeyPatch, raw: bytes
+) -> None:
+    acls, real = program.module.ACLS, os.getxattr
+
+    def getxattr(path: str, name: str) -> bytes:
+        if name == acls.NFS4:
+            return raw
+        if name in (acls.ACCESS, acls.DEFAULT):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, name)
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    handle = os.open(program.root, os.O_RDONLY)
+    with pytest.raises(OSError, match="is not understood"):
+        acls.acl_of(handle)
+    os.close(handle)
+    assert program.refused("make") == "system"
+    assert list(program.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", [b"\xff\xfe", b"root@\n", b"0", b"-1", b"99999999999", b"\xd9\xa3", b"ann@"])
+def test_a_strange_principal_is_nobody_here(program: Program, who: bytes) -> None:
+    acls = program.module.ACLS
+    acls.DOMAIN = "example.org"
+    name = who.decode("utf-8", "backslashreplace")
+    assert acls.number_of(name) in (None, 0)
+    found = acls.of_entries([(acls.ALLOW, 0, 0x27, name)], acls.ACCESS)
+    assert (found.other, found.group) == (0, 0)
