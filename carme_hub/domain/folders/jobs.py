@@ -119,7 +119,8 @@ def verified_sentence(job: FolderJob) -> str:
     elif not found.get("complete", False):
         said = [f"{checked:,} of {files:,} files are as listed"]
     else:
-        said = [f"all {files:,} files are as listed"] if files else ["the list names no file"]
+        every = "its file is" if files == 1 else f"all {files:,} files are"
+        said = [f"{every} as listed"] if files else ["the list names no file"]
     if bad := int(found.get("bad_lines", 0)):
         said.append(f"{bad:,} {'line is no checksum' if bad == 1 else 'lines are no checksums'}")
     if more := int(found.get("unlisted") or 0):
