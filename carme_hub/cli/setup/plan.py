@@ -120,7 +120,7 @@ def _helpers(facts: Facts, answers: Answers, sources: Sources) -> list[File]:
     if answers.folders:
         found += [
             File(f"{answers.libexec}/{name}", sources.helpers[name], "helper, as it comes with the package", mode)
-            for name, mode in (("carme-folders", 0o755), ("carme-folders-tree", 0o644))
+            for name, mode in (("carme-folders", 0o755), ("carme-folders-acls", 0o644), ("carme-folders-tree", 0o644))
         ]
         text = json.dumps({"group": answers.group, "roots": {"projects": answers.folders}}, indent=1) + "\n"
         found.append(File(f"{settings}/carme-folders.json", text, "settings of the helper for shared folders"))
