@@ -95,7 +95,7 @@ LEFT = {
     "browser/test_batch_jobs_page.py": ("",),
     "browser/test_calendar_story.py": ("",),  # cluster/calendar has a class that begins on time, and what is released
     # Each kills many processes, or unpacks an image by skopeo and umoci; some of each kind run.
-    "unit/node/staging/test_stage_out_oracle.py": ("sweep[user]", "of_the_prolog"),
+    "unit/node/staging/test_stage_out_oracle.py": ("sweep[user]", "sweep[run]", "of_the_prolog"),
     "unit/containers/test_hostile_images.py": (
         *("tree[dots", "tree[absolute", "tree[a link to a file", "tree[a mode", "tree[a file through an"),
         *("tree[an opaque", "tree[a whiteout with", "files[image.yaml", "files[image.files"),

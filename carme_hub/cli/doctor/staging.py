@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,9 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         return  # reported already
     if not staging.root:
         return
+    tier = _tier(slurm)
     user = slurm.get("SlurmdUser", "").partition("(")[0]
-    if user not in ("", "root"):
+    if tier is None and user not in ("", "root"):
         yield unsafe(
             "SlurmdUser",
             user,
@@ -67,10 +69,19 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         "Prolog": "no session with data on its node starts",
         "Epilog": "results stay on their nodes until the next sweep, and where no timer sweeps, for good",
     }
-    for name, why in lacks.items():
+    for name, why in lacks.items() if tier is None else ():
         yield from _line(name, prolog.scripts(slurm, name), f"nothing calls {MAIN}, so {why}")
-    programs = next((each for name in lacks for each in prolog.folders(prolog.scripts(slurm, name), MAIN)), None)
+    programs = tier or next(
+        (each for name in lacks for each in prolog.folders(prolog.scripts(slurm, name), MAIN)), None
+    )
     settings = _settings(programs)
+    if tier is not None and (tier / MAIN).exists() and settings.get("shared") is not True:
+        yield unsafe(
+            f"{_settings_file(tier)}",
+            "",
+            "a sweep here would take each job for ended ten minutes after its start, and remove its folder",
+            'add "shared": true, and "squeue" with its path',
+        )
     limit = slurm.get("PrologEpilogTimeout", "").split()
     seconds = int(limit[0]) if limit and limit[0].isdigit() else UNLIMITED
     wanted = int(settings.get("epilog_seconds", EPILOG_SECONDS))
@@ -90,6 +101,15 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
             f'c.CarmeStaging.root = "{root}", or the same root in {_settings_file(programs)}',
         )
     yield from _programs(programs)
+
+
+def _tier(slurm: Mapping[str, str]) -> Path | None:
+    """Return the folder of the program that burst_buffer.lua calls, None where that is not there."""
+    if slurm.get("BurstBufferType") != "burst_buffer/lua":
+        return None
+    text = prolog.text_of(Path(slurm.get("SLURM_CONF", "")).parent / "burst_buffer.lua") or ""
+    found = re.search(rf'^local PROGRAM = "(/[^"]*)/{MAIN}"$', text, re.MULTILINE)
+    return Path(found[1]) if found is not None else None
 
 
 def _line(name: str, values: list[str], why: str) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from traitlets.config import Config
 
 from carme_hub.cli.doctor.findings import Level
 from carme_hub.cli.doctor.staging import check, check_machine
+from carme_hub.paths import share_folder
 from carme_hub.spawners.staging.programs import write_programs
 
 RCLONE = "/bin/sh"
@@ -88,3 +89,17 @@ def test_programs_of_another_release_and_those_that_others_can_write_are_named(n
     (node / "carme-stage-files").chmod(0o757)
     if os.geteuid() == 0:
         assert found(node)[str(node / "carme-stage-files")] is Level.UNSAFE
+
+
+def test_tier_that_nodes_share_needs_no_prolog_and_a_sweep_that_asks_slurm(node: Path, tmp_path: Path) -> None:
+    script = (share_folder() / "slurm/burst_buffer.lua").read_text()
+    (tmp_path / "burst_buffer.lua").write_text(script.replace("/opt/carme-hub/node/", f"{node}/"))
+    slurm = {"BurstBufferType": "burst_buffer/lua", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    settings = node.parent / "etc" / "carme-stage-out.json"
+    lines = {**slurm, "Prolog": "", "Epilog": ""}
+    assert found(node, **lines) == {str(settings): Level.UNSAFE}
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"shared": True}))
+    assert found(node, **lines) == {}
+    (tmp_path / "burst_buffer.lua").write_text("-- of something else")
+    assert found(node, **lines) == {"Prolog": Level.UNSAFE, "Epilog": Level.UNSAFE}

@@ -186,6 +186,11 @@ async def test_one_that_copies_data_is_listed_and_waits_until_its_first_node_has
     await part.stagings.report(opened.id, report["nonce"], {"way": "in", "state": "done"}, "n1")
     [shown] = await listed(part, session)
     assert shown["state"] == "running"
+    failed = {"way": "in", "state": "failed", "failures": 1, "errors": [{"file": "s3:b/x", "why": "no such key"}]}
+    await part.stagings.report(opened.id, report["nonce"], failed, "n1")
+    await part.registry.close(opened.id, "The data is not on the node, so nothing was started.")
+    [shown] = await listed(part, session)
+    assert shown["said"] == "The data is not on the node: s3:b/x: no such key."
 
 
 async def test_with_a_key_it_is_opened_once_and_the_key_is_good_for_nothing_else(part: Any, session: Session) -> None:
