@@ -2,7 +2,7 @@
 
 It is treated as any image from anywhere: what the user's files are is not believed. They are taken as the user
 (``take``), unpacked by an account without rights, hardened, compiled again, listed and looked into; a scan may refuse
-them. The image is the base, by hard links, with the packages below /opt/carme/layer. Its digest is that of both.
+them. The image is the base (``base``), with the packages below /opt/carme/layer. Its digest is that of both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub._version import __version__
-from carme_hub.containers.build.layer import IN_STORE
+from carme_hub.containers.build.base import Base
+from carme_hub.containers.build.layer import next_in_store
 from carme_hub.containers.build.scan import parts_of, scan
 from carme_hub.containers.build.take import take
 from carme_hub.containers.harden import harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store.bounds import Bounds
-from carme_hub.containers.store.folder import ADDING, OWN_FILES, Named, StoreFolder, remove_tree, write_text
+from carme_hub.containers.store.folder import ADDING, Named, StoreFolder, remove_tree, write_text
 from carme_hub.containers.store.listing import write_listing
 from carme_hub.containers.store.packages import look_inside
 from carme_hub.containers.store.process import Steps
-from carme_hub.containers.store.recipe import Recipe, about, now_text, write_recipe
+from carme_hub.containers.store.recipe import Recipe, now_text, write_recipe
 from carme_hub.containers.store.source import NAME, Source
 from carme_hub.containers.store.unpack import compile_python, unpack_file
 from carme_hub.domain.images.builds import Build
@@ -63,11 +63,7 @@ def publish(build: Build, store: Path, options: PublishOptions) -> Path:
             f"{build.base}, below it, has no digest, so nobody can say what the image is; build it again on top of an "
             "image of the store"
         )
-    base = folder.image(build.base_digest, "dir")
-    if not (base / "image.json").is_file():
-        raise ContainerError(
-            f"{build.base}, below it, is not in {store} as a folder with the digest {build.base_digest}"
-        )
+    base = Base.find(folder, build.base, build.base_digest)
     if (store / build.name).is_symlink() or (store / build.name).exists():
         raise ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
     with folder.locked(f"name-{build.name}"):
@@ -89,7 +85,7 @@ def _source(build: Build) -> str:
 class _Publishing:
     """One image on its way into the store."""
 
-    def __init__(self, store: StoreFolder, base: Path, build: Build, options: PublishOptions) -> None:
+    def __init__(self, store: StoreFolder, base: Base, build: Build, options: PublishOptions) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
         self._work = store.path / f"{ADDING}{build.name}"
 
@@ -121,7 +117,7 @@ class _Publishing:
         inner.run(["chmod", "--recursive", "u=rwX,go=rX", "--", str(layer)], tree=layer)
         if (before.st_dev, before.st_ino) != (layer.lstat().st_dev, layer.lstat().st_ino):
             raise ContainerError("the files are hostile: something of them has replaced their own folder")
-        there = self._store.image(digest, "dir")
+        there = self._store.image(digest, self._base.form)
         if there.exists():
             say(f"The store has {digest} already")
             return there, digest
@@ -138,25 +134,24 @@ class _Publishing:
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
-        # Files of the base are hardened, belong to root, and are not changed: a link to each is enough.
-        subprocess.run(["cp", "--archive", "--link", "--", str(self._base), str(tree)], check=True, capture_output=True)
-        for name in OWN_FILES:
-            remove_tree(tree / name)
-        place = tree / IN_STORE.lstrip("/")
+        self._base.put(tree, Steps(self._work, steps.bounds))
+        layers = (next_in_store(self._base.layers), *self._base.layers)
+        place = tree / layers[0].lstrip("/")
         above = (place, place.parent, place.parent.parent)
         if place.exists() or any(each.is_symlink() for each in above):
-            raise ContainerError(f"{build.base}, below it, has something at {IN_STORE}")
+            raise ContainerError(f"{build.base}, below it, has something at {layers[0]}")
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
         compile_python(tree, Steps(self._work, steps.bounds))
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
-        contents, below = look_inside(tree), about(self._base)
+        contents, below = look_inside(tree), self._base.about
         steps.bounds.left()
         listed = write_listing(tree)
         recipe = Recipe(
             digest=digest,
             source=_source(build),
+            form=self._base.form,
             architecture=str(below.get("architecture") or ""),
             environ=dict(below.get("environ") or {}),
             labels={"carme.base": build.base_digest, "carme.base.name": build.base},
@@ -173,20 +168,21 @@ class _Publishing:
         )
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
-        self._describe(tree, recipe, below)
-        image = self._store.image(digest, "dir")
+        made, more = self._base.pack(tree, self._work, steps)
+        self._describe(made, recipe, below, {"layer": layers[0] if len(layers) == 1 else list(layers), **more})
+        image = self._store.image(digest, self._base.form)
         with self._store.locked(wait=60.0):
             self._store.digests.mkdir(mode=0o755, exist_ok=True)
-            tree.rename(image)
+            made.rename(image)
             boms = self._store.path / ".parts"
             boms.mkdir(mode=0o755, exist_ok=True)
-            write_text(boms / f"{image.name}.cdx.json", json.dumps(parts, indent=1) + "\n")
+            write_text(boms / f"{image.name.partition('.')[0]}.cdx.json", json.dumps(parts, indent=1) + "\n")
         return image
 
-    def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any]) -> None:
+    def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any], own: Mapping[str, object]) -> None:
         build = self._build
         more: dict[str, object] = {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_JSON}
-        more |= {"layer": IN_STORE, "requirements": build.text}
+        more |= {"requirements": build.text, **own}
         base = "host" if below.get("base") == "host" else "own"
         write_image(tree, name=build.name, description=build.description, base=base, more=more)
         write_recipe(tree, recipe, name=build.name, description=build.description)

@@ -15,6 +15,7 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from tornado import web
 
+from carme_hub.containers.registry import cannot_build
 from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.wording import day
 from carme_hub.errors import Refused, SlurmError, StoreError
@@ -23,14 +24,13 @@ from carme_hub.spawners.companions.image_builds import (
     as_json,
     build_of,
     builds_of,
-    catalogue,
     limits_of,
     open_build,
     remove_build,
 )
 from carme_hub.spawners.companions.outside import origin_of
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.handlers.images.rest import answer_log, log_of
+from carme_hub.spawners.handlers.images.rest import answer_log, log_of, start_path
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import TAIL, NoOutput, Outputs
 
@@ -66,6 +66,7 @@ class BuildPage(BaseHandler):
         until = datetime.fromtimestamp(int(str(said["until"])), UTC)
         said |= {"state_words": _STATES.get(build.state, build.state.value), "live": build.state is BuildState.BUILDING}
         said |= {"ready": build.state is BuildState.READY, "until_day": day(until) if said["until"] else ""}
+        said["start"] = start_path(self.current_user, build.name, named=self.allow_named_servers)
         return {**said, "begun": clock(build.created, time.time())}
 
 
@@ -109,12 +110,12 @@ class BuildsPage(BuildPage):
         try:
             builds = await builds_of(hub, user.name)
             offer = await user.spawner.offer()
-            own = catalogue(hub).own(await catalogue(hub).view(), user.name)
         except (StoreError, Refused) as error:
             raise web.HTTPError(503, str(error)) from error
         values = {
             "builds": [self._shown(hub, each) for each in builds],
-            "images": {name: text for name, text in offer.images.items() if name not in own},
+            "images": dict(offer.images),
+            "impossible": cannot_build(user.spawner.site().runtime),
             "profiles": {each.slug: each.display_name for each in offer.profiles},
             "limits": limits,
             "sent": sent,

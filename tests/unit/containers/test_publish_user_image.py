@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from carme_hub.containers.build.publish import PublishOptions, publish
 from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.images import pinned, read_image
 from carme_hub.containers.store import add_image
+from carme_hub.containers.store.add import AddOptions
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
@@ -98,7 +100,7 @@ def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
     assert (image / "opt/carme/layer" / SITE / "rich/dev/tools.py").is_file()
     assert not (image / "opt/carme/layer/image.json").exists()
     read = read_image(image)
-    assert (read.name, read.description, read.layer) == ("tools", "Colours", "/opt/carme/layer")
+    assert (read.name, read.description, read.layers) == ("tools", "Colours", ("/opt/carme/layer",))
     about = json.loads((image / "image.json").read_text())
     assert about["packages"]["python"] == {"rich": "14.0"}
     assert (about["who"], about["labels"]["carme.base"]) == ("nobody", place.digest)
@@ -110,7 +112,7 @@ def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
     assert all(path.stat().st_mode & 0o005 for path in (image / "opt").rglob("*")), (
         "users can read what was theirs alone"
     )
-    assert pinned(read).layer == "/opt/carme/layer"
+    assert pinned(read).layers == ("/opt/carme/layer",)
     [parts] = (place.store / ".parts").iterdir()
     assert json.loads(parts.read_text())["bomFormat"] == "CycloneDX"
     assert "Not scanned: CarmeImages.scan names no command" in place.said
@@ -208,6 +210,50 @@ def test_a_base_without_opt_is_no_hindrance_and_a_link_there_is_not_followed(
             place.publish()
     else:
         assert (place.publish() / "opt/carme/layer" / SITE / "rich.py").is_file()
+
+
+def test_on_top_of_an_image_with_layers_it_is_one_more(place: Place) -> None:
+    first = place.publish()
+    lower = json.loads((first / "image.json").read_text())["digest"]
+    (place.layer / SITE / "rich.py").write_text("VERSION = '15.0'\n")
+    place.build = replace(place.build, name="more", base="tools", base_digest=lower)
+    image = place.publish()
+    read = read_image(image)
+    assert read.layers == ("/opt/carme/layer-2", "/opt/carme/layer")
+    assert (image / "opt/carme/layer-2" / SITE / "rich.py").read_text() == "VERSION = '15.0'\n"
+    assert (image / "opt/carme/layer" / SITE / "rich.py").read_text() == "VERSION = '14.0'\n"
+    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
+    assert pinned(read).layers == read.layers
+
+
+def test_on_top_of_a_squashfs_file_it_is_one(place: Place, tmp_path: Path) -> None:
+    system = tmp_path / "system"
+    (system / "usr/bin").mkdir(parents=True)
+    (system / "usr/bin/tool").write_text("tool")
+    add_image(system, place.store, "file", options=AddOptions(form="sqfs"))
+    digest = json.loads((place.store / "file/image.json").read_text())["digest"]
+    place.build = replace(place.build, base="file", base_digest=digest)
+    image = place.publish()
+    about = json.loads((image / "image.json").read_text())
+    assert (about["format"], about["layer"]) == ("sqfs", "/opt/carme/layer")
+    listed = subprocess.run(
+        ["unsquashfs", "-l", image / "image.sqsh"], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"/opt/carme/layer/{SITE}/rich.py\n" in listed
+    assert "/usr/bin/tool\n" in listed
+    assert "image.json" not in listed
+    read = read_image(image)
+    assert (read.format, read.layers) == ("sqfs", ("/opt/carme/layer",))
+    assert pinned(read).path == f"{image.resolve()}/image.sqsh"
+    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
+    other = place.store / "file/image.sqsh"
+    other.chmod(0o644)
+    with other.open("ab") as file:
+        file.write(b"x")
+    place.build = replace(place.build, name="other")
+    (place.layer / SITE / "rich.py").write_text("VERSION = '16.0'\n")
+    with pytest.raises(ContainerError, match="not the file that was added"):
+        place.publish()
 
 
 def test_the_same_packages_on_the_same_base_are_the_same_image(place: Place) -> None:

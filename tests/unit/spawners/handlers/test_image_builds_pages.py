@@ -17,6 +17,7 @@ import pytest
 from forged_hub import Browser
 from test_home_sessions import Part, SpawnerWithSession, alice, hub, part
 
+from carme_hub.containers.registry import runtime
 from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
 from carme_hub.images.offered import OfferedImages
 from carme_hub.images.settings import CarmeImages
@@ -58,6 +59,8 @@ def images(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     more.images, more.log, more.own_jobs = found, log, HelperThatReadsLogs()
     owner = lambda _spawner: SimpleNamespace(home="/home/alice")  # noqa: E731
     monkeypatch.setattr(SpawnerWithSession, "owner", owner, raising=False)
+    site = lambda _spawner: SimpleNamespace(runtime=runtime("bubblewrap"))  # noqa: E731
+    monkeypatch.setattr(SpawnerWithSession, "site", site, raising=False)
     for module in (pages, rest):
         monkeypatch.setattr(module, "started_hub", lambda: part)
     yield found
@@ -111,6 +114,37 @@ async def test_a_refused_form_is_shown_again_as_it_was_sent(
     options, wanted = asked
     assert options == {"image": "base"}
     assert (wanted.name, wanted.kind, wanted.minutes) == ("mine", "requirements", 20)
+
+
+@pytest.mark.parametrize(
+    ("active", "named", "path"),
+    [
+        (False, True, "spawn?opt-image=my.tools"),
+        (True, True, "spawn/alice/my-tools?opt-image=my.tools"),
+        (True, False, ""),
+    ],
+)
+def test_a_link_leads_to_a_form_and_not_into_the_server_that_runs(active: bool, named: bool, path: str) -> None:
+    user = SimpleNamespace(name="alice", spawner=SimpleNamespace(active=active))
+    assert rest.start_path(user, "my.tools", named=named) == path
+
+
+def test_the_name_of_the_server_is_one_for_jupyterhub() -> None:
+    user = SimpleNamespace(name="alice", spawner=SimpleNamespace(active=True))
+    path = rest.start_path(user, f"2026-{'x' * 35}", named=True)
+    assert path.partition("?")[0] == f"spawn/alice/image-2026-{'x' * 19}"
+
+
+async def test_a_runtime_that_builds_nothing_is_said_in_place_of_the_form(
+    alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        SpawnerWithSession, "site", lambda _self: SimpleNamespace(runtime=runtime("pyxis")), raising=False
+    )
+    status, text = await get(alice, BUILDS)
+    assert status == 200
+    assert "no image is built in such a step" in text
+    assert "<form" not in text.partition('id="carme-build-new"')[2].partition("</main>")[0]
 
 
 async def test_the_page_of_a_build_has_its_log_and_follows_it(alice: Browser, images: Any, part: Part) -> None:
