@@ -97,7 +97,7 @@ def test_what_is_installed_becomes_an_image_and_the_way_to_it_is_there(hub: Hub,
     form = opened.value
     form.wait_for_url(re.compile(r"/hub/spawn/alice/from-panel\?opt-image=from-panel"))
     expect(form.locator("#carme-from-link")).to_contain_text("Nothing has been started")
-    expect(form.locator("select[name=image]").first).to_have_value("from-panel")
+    expect(form.get_by_label("Image", exact=True).locator("visible=true").first).to_have_value("from-panel")
 
     code = "import carme_tool, json; print(json.dumps([carme_tool.VERSION, carme_tool.__file__]))"
     with_it = Lab(hub, "alice", "from-panel", profile="cpu", image="from-panel", cpus=1)

@@ -194,6 +194,15 @@ class NodeRow:
     wanted: Sequence[str]
 
 
+def by_image(rows: Sequence[NodeRow]) -> list[tuple[str, str, int]]:
+    """Return the images that nodes have, by name: each with its digest, and the nodes of late that have it."""
+    found: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for each in row.copies:
+            found[each.name, each.digest] = found.get((each.name, each.digest), 0) + (not row.old and not each.problem)
+    return [(name, digest, count) for (name, digest), count in sorted(found.items())]
+
+
 def node_row(
     node: str,
     about: Any,

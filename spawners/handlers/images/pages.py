@@ -5,6 +5,7 @@ The page of a build has its log, read as the visitor, and follows it while the j
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from carme_hub.spawners.companions.image_builds import (
 )
 from carme_hub.spawners.companions.outside import origin_of
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.handlers.images.rest import answer_log, log_of, start_path
+from carme_hub.spawners.handlers.images.rest import WAITS, answer_log, log_of, start_path
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import TAIL, NoOutput, Outputs
 
@@ -75,8 +76,14 @@ class BuildsPage(BuildPage):
 
     @web.authenticated
     async def get(self) -> None:
-        """Show them; nothing is changed."""
-        await self._show(self._hub, {})
+        """Show them, and the form, filled in with another build of theirs where ``again`` names it."""
+        hub, again = self._hub, self.get_argument("again", "")
+        sent: dict[str, str] = {}
+        if re.fullmatch(_UUID, again):
+            build = await self._one(hub, again)
+            sent = {"name": build.name, "image": build.base, "text": build.text, "description": build.description}
+            sent["kind"] = "requirements" if build.kind == "packages" else build.kind
+        await self._show(hub, sent)
 
     @web.authenticated
     async def post(self) -> None:
@@ -139,7 +146,7 @@ class OnePage(BuildPage):
             values["part"] = await Outputs().part(hub, self.current_user.name, place, offset=-TAIL)
         except NoOutput as error:
             waits = build.state is BuildState.BUILDING and error.reason == "missing"
-            values["why"] = "The job waits in the queue, or begins." if waits else error.message
+            values["why"], values["waits"] = (WAITS if waits else error.message), waits
         except SlurmError as error:
             hub.log.warning("The log of build %s of %s is not read: %s", id, build.user, error)
             values["why"] = "The log is not read now. Try it again in a minute."

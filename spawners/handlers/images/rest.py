@@ -39,6 +39,8 @@ BUILDS = r"/api/carme/users/([^/]+)/image-builds"
 ONE, LOG = rf"{BUILDS}/({_UUID})", rf"{BUILDS}/({_UUID})/log"
 OF_SESSION = rf"/api/carme/sessions/({_UUID})/image-builds"
 _LARGEST_BODY = 512 << 10
+#: What is said of a build whose job has written nothing.
+WAITS = "The job waits in the queue, or begins."
 _FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str}
 
 
@@ -181,11 +183,10 @@ async def answer_log(handler: Any, hub: HubContext, user: Any, id: str) -> None:
     try:
         part = await Outputs().part(hub, user.name, log_of(user, id), offset=int(since), length=NEW)
     except NoOutput as error:
-        if not (live and error.reason == "missing"):
+        if error.reason != "missing":
             raise
-        handler.finish(
-            json.dumps({"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False, "live": True})
-        )
+        nothing = {"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False}
+        handler.finish(json.dumps({**nothing, "live": live, "said": WAITS if live else error.message}))
         return
     except SlurmError as error:
         raise web.HTTPError(503, "The log is not read now. Try it again in a minute.") from error

@@ -42,10 +42,15 @@ class Site:
         self.wheels.put(f"{name}.txt", text)
         return lab.command("carme-hub", "image", "build", f"{name}.txt", f"--name={name}", "--minutes=5", timeout=240)
 
-    def built(self, name: str) -> Any:
-        """Return one of alice's images."""
-        found = self.hub.api("GET", "/carme/users/alice/image-builds").body["image_builds"]
+    def built(self, name: str, user: str = "alice") -> Any:
+        """Return one of a user's images."""
+        found = self.hub.api("GET", f"/carme/users/{user}/image-builds").body["image_builds"]
         return next(each for each in found if each["name"] == name)
+
+    def discard(self, name: str, user: str = "alice") -> None:
+        """Remove one of a user's images, as soon as no session has it."""
+        path = f"/carme/users/{user}/image-builds/{self.built(name, user)['id']}"
+        wait_for(lambda: self.hub.api("DELETE", path).status == 200, 60, f"{name} to be removed")
 
     def seen(self, image: str, user: str = "alice") -> Any:
         """Return what a session with an image imports, and the layers that it has."""
@@ -147,8 +152,15 @@ def test_on_top_of_ones_own_image_and_of_one_that_was_published(after: Hub, stor
     assert status == 0, out
     assert "it begins with the packages of your image lower" in out
     lab.stop()
-    after.api("DELETE", f"/carme/users/alice/image-builds/{site.built('lower')['id']}")
-    assert site.seen("upper")[:2] == ["1.0", "2.0"], "it is whole without the one below"
+    files = site.wheels.home / ".carme/images" / site.built("lower")["id"]
+    assert files.is_dir()
+    site.discard("lower")
+    lab = Lab(after, profile="cpu", image="upper", cpus=1)
+    assert lab.command("carme-hub", "image", "mine")[0] == 0
+    assert not files.exists()
+    found = json.loads(lab.check(LOOK).strip().splitlines()[-1])
+    assert found[:2] == ["1.0", "2.0"], "it is whole without the one below"
+    lab.stop()
 
     assert site.offer_and_publish("upper")["layer"] == "/opt/carme/layer"
     site.wait_for_offer("bob", "upper")
@@ -161,8 +173,7 @@ def test_on_top_of_ones_own_image_and_of_one_that_was_published(after: Hub, stor
     lower, upper, layers = site.seen("third", "bob")
     assert (lower, upper) == ("1.0", "3.0")
     assert layers.split(":")[1:] == ["/opt/carme/layer"], "on top of the one that is in the image"
-    [third] = after.api("GET", "/carme/users/bob/image-builds").body["image_builds"]
-    assert after.api("DELETE", f"/carme/users/bob/image-builds/{third['id']}").status == 200
+    site.discard("third", "bob")
 
 
 def runtime_traits(kind: str) -> dict[str, object]:

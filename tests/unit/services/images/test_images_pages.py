@@ -48,7 +48,7 @@ async def test_a_user_sees_what_they_are_offered_and_nothing_of_others(site: Sit
     text = await site.visitor("alice").text("")
     assert "1 image." in text
     assert "torch" not in text.replace("torch 2.6", "")
-    assert (await site.visitor("alice").get("image/torch")).code == 409
+    assert (await site.visitor("alice").get("image/torch")).code == 404
     assert (await site.visitor("stranger").get("")).code == 403
 
 

@@ -94,13 +94,13 @@ async def test_the_page_works_without_javascript(site: Site) -> None:
     sent = await alice.post(f"own/{tools.id}/offer", act="offer", to="everybody")
     assert sent.code == 303
     assert "an administrator has to allow it" in await alice.text("own")
-    assert "tools of alice" in await root.text("own")
+    assert "tools, built by alice" in await root.text("own")
     assert (await root.post(f"own/{tools.id}/decide", act="allow")).code == 303
     assert "as soon as it is unpacked and scanned" in await alice.text("own")
     assert (await alice.post(f"own/{tools.id}/offer", act="back")).code == 303
     assert "Ask that everybody is offered tools" in await alice.text("own")
     bob = site.visitor("bob")
-    assert "You have built no images" in await bob.text("own")
+    assert "You have built none yet" in await bob.text("own")
     refused = await bob.post(f"own/{tools.id}/offer", act="back")
     assert "There is no such image of yours" in refused.body.decode()
 

@@ -86,8 +86,8 @@ async def test_the_list_has_the_visitors_own_and_the_form(alice: Browser, images
     assert status == 200
     assert "tools</a>" in text
     assert "secret" not in text
-    assert 'action="/hub/carme/images/builds"' in text
-    assert "You may have 5 images of 10.0 GiB each" in text
+    assert 'action="/hub/carme/images/builds#carme-build-new"' in text, "a refusal is seen where the form is"
+    assert "You may have 5 images of 10 GiB at most" in text
 
 
 async def test_a_refused_form_is_shown_again_as_it_was_sent(
@@ -147,14 +147,34 @@ async def test_a_runtime_that_builds_nothing_is_said_in_place_of_the_form(
     assert "<form" not in text.partition('id="carme-build-new"')[2].partition("</main>")[0]
 
 
+async def test_what_was_not_built_is_changed_and_built_again(alice: Browser, images: Any) -> None:
+    one = add(images, kind="packages", description="Colours")
+    images.builds.change(one.id, state=BuildState.FAILED, problem="The build ended with exit code 1.")
+    other = add(images, name="secret", user="bob", text="secret-tool\n")
+    status, text = await get(alice, BUILDS)
+    assert f'href="/hub/carme/images/builds?again={one.id}#carme-build-new"' in text
+    status, text = await get(alice, f"{BUILDS}?again={one.id}")
+    assert status == 200
+    assert 'value="tools"' in text
+    assert ">rich<2 </textarea>" in text
+    assert 'value="Colours"' in text
+    status, text = await get(alice, f"{BUILDS}?again={other.id}")
+    assert status == 404
+    assert "secret-tool" not in text
+    assert (await get(alice, f"{BUILDS}?again=nothing"))[0] == 200
+
+
 async def test_the_page_of_a_build_has_its_log_and_follows_it(alice: Browser, images: Any, part: Part) -> None:
     one = add(images, created=time.time())
     images.builds.change(one.id, state=BuildState.BUILDING)
     status, text = await get(alice, f"{BUILDS}/{one.id}")
     assert status == 200
     assert "The job waits in the queue, or begins." in text
+    assert 'data-live="yes"' in text, "it is followed from the beginning"
+    status, text = await get(alice, f"{BUILDS}/{one.id}/log?of=build&from=0")
+    assert json.loads(text)["said"] == "The job waits in the queue, or begins."
     helper: Any = part.own_jobs  # type: ignore[attr-defined]
-    [path] = helper.looked
+    [path] = set(helper.looked)
     assert path.endswith(f"/.carme/sessions/{one.id}/job.log")
     helper.logs[path] = b"Collecting <rich>\n"
     status, text = await get(alice, f"{BUILDS}/{one.id}")
