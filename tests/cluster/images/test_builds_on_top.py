@@ -187,7 +187,7 @@ def runtime_traits(kind: str) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("kind", ["apptainer", "podman"])
+@pytest.mark.parametrize("kind", ["apptainer", "podman", "charliecloud"])
 def test_an_image_of_a_users_own_starts_in_another_runtime(after: Hub, store: Path, apptainer: None, kind: str) -> None:
     assert apptainer is None
     site = site_with(after, store, **runtime_traits(kind))
