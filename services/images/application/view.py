@@ -138,9 +138,9 @@ def offers_shown(image: CatalogueImage, user: str, groups: Sequence[str], *, eve
 
 
 def try_link(hub_prefix: str, image: str, slug: str) -> str:
-    """Return the address of the form with an image filled in; it starts nothing."""
+    """Return the address that leads to the form with an image filled in, which starts nothing."""
     options = {**({"opt-profile": slug} if slug else {}), "opt-image": image}
-    return f"{quote(hub_prefix)}spawn?{urlencode(options)}"
+    return f"{quote(hub_prefix)}carme/images/start?{urlencode(options)}"
 
 
 def words_of(offer: Offer) -> str:

@@ -1,6 +1,7 @@
 """Pages of images that the visitor builds: ``/hub/carme/images/builds`` lists them and has the form; each has a page.
 
 The page of a build has its log, read as the visitor, and follows it while the job runs. Removing asks first.
+``/hub/carme/images/start`` leads to the form with an image filled in.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import TAIL, NoOutput, Outputs
 
 _UUID = "[0-9a-f-]{36}"
-BUILDS = r"/carme/images/builds"
+BUILDS, START = r"/carme/images/builds", r"/carme/images/start"
 ONE, LOG, REMOVE = rf"{BUILDS}/({_UUID})", rf"{BUILDS}/({_UUID})/log", rf"{BUILDS}/({_UUID})/remove"
 _SILENT = "The database or Slurm does not answer. Look at the list before you try again."
 _FIELDS = ("name", "image", "profile", "text", "kind", "description", "minutes")
@@ -197,9 +198,21 @@ class RemovePage(BuildPage):
         self.finish(await self.render_template("carme_image_remove.html", **values))
 
 
+class StartPage(BuildPage):
+    """The way from the catalogue to a form with an image filled in, also while the visitor's server runs."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Lead there; where there is no such form, to the visitor's page, which has the server to be stopped."""
+        image, profile = (self.get_argument(name, "")[:64] for name in ("opt-image", "opt-profile"))
+        path = start_path(self.current_user, image, named=self.allow_named_servers, profile=profile)
+        self.redirect(f"{self.hub.base_url}{path or 'home'}", status=303)
+
+
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (BUILDS, BuildsPage),
     (ONE, OnePage),
     (LOG, LogPage),
     (REMOVE, RemovePage),
+    (START, StartPage),
 ]

@@ -138,13 +138,15 @@ class BuildHandler(UserHandler):
         self.finish(json.dumps({**as_json(hub, found), "start": start}))
 
 
-def start_path(user: Any, image: str, *, named: bool) -> str:
+def start_path(user: Any, image: str, *, named: bool, profile: str = "") -> str:
     """Return the page on which a user starts a server with an image, below the hub's prefix; "" = stop one before.
+
+    The form of a server that runs leads into that server, so it is another one's form then.
 
     Args:
         named: whether users may have servers beside their default one.
     """
-    words = {"opt-image": image}
+    words = {**({"opt-profile": profile} if profile else {}), "opt-image": image}
     if not user.spawner.active:
         return f"spawn?{urlencode(words)}"
     return f"spawn/{quote(str(user.name), safe='')}/{_server_name(image)}?{urlencode(words)}" if named else ""

@@ -129,6 +129,15 @@ def test_a_link_leads_to_a_form_and_not_into_the_server_that_runs(active: bool, 
     assert rest.start_path(user, "my.tools", named=named) == path
 
 
+async def test_the_catalogue_leads_to_a_form(alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/hub/carme/images/start?opt-profile=cpu&opt-image=//evil.example"
+    status, _, answer = await alice.ask("GET", path)
+    assert (status, answer["Location"]) == (303, "/hub/home"), "her server runs, and she may have no other"
+    monkeypatch.setattr(SpawnerWithSession, "active", False)
+    status, _, answer = await alice.ask("GET", path)
+    assert (status, answer["Location"]) == (303, "/hub/spawn?opt-profile=cpu&opt-image=%2F%2Fevil.example")
+
+
 def test_the_name_of_the_server_is_one_for_jupyterhub() -> None:
     user = SimpleNamespace(name="alice", spawner=SimpleNamespace(active=True))
     path = rest.start_path(user, f"2026-{'x' * 35}", named=True)
