@@ -13,7 +13,7 @@ from typing import Any
 
 from carme_hub.containers.images import pinned
 from carme_hub.containers.registry import cannot_run
-from carme_hub.containers.runtime import Image
+from carme_hub.containers.runtime import Image, Runtime
 from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
@@ -43,17 +43,19 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
     retired = offered.retired(view)
     more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
     more |= {name: _of_own(each) for name, each in offered.own(view, spawner.user.name).items()}
-    more = {name: text for name, text in more.items() if not _cannot_run(spawner, view, name)}
+    if more:
+        runtime = spawner.site().runtime
+        more = {name: text for name, text in more.items() if not _cannot_run(runtime, view, name)}
     found = {name: text for name, text in {**more, **listed}.items() if name not in retired}
     ordered = [name for name in (*listed, *more) if name in found]
     starts = OfferedStarts(lambda name, nodes: offered.fetching(view, name, nodes), view.starts)
     return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
 
 
-def _cannot_run(spawner: Any, view: ImageView, name: str) -> str:
+def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
     """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
     known = view.images.get(view.builds[name].base if name in view.builds else name)
-    return cannot_run(spawner.site().runtime, _as_image(known)) if known is not None else ""
+    return cannot_run(runtime, _as_image(known)) if known is not None else ""
 
 
 def _of_own(build: Build) -> str:
