@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from rig.hub import Hub
 from rig.training import Lab
 from rig.user_wheels import UserWheels
-from windows import PHONE, screenshot
+from windows import PHONE, screenshot, screenshots
 
 #: Milliseconds: JupyterLab itself, and a job with pip on a busy machine.
 LAB, BUILT = 120_000, 180_000
@@ -123,6 +123,20 @@ def test_a_build_that_fails_says_why_and_can_be_tried_again(hub: Hub, people: Ca
     part.get_by_role("button", name=OPEN).click()
     part.get_by_label("Name").fill("gone")
     part.get_by_role("button", name="Build it").click()
+    with alice.context.expect_page() as opened:
+        part.get_by_role("link", name="Its page").click()
+    page = opened.value
+    expect(page.get_by_role("status").first).to_contain_text("It is not built.", timeout=BUILT)  # without a click
+    expect(page.get_by_label("Log")).to_contain_text("pip did not install the packages")
+    screenshots(page, "keep-failed-page")
+    page.get_by_role("link", name="Change it, and build it again").click()
+    expect(page.get_by_label("Packages", exact=True)).to_have_value("carme_gone==1.0\n")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("gone")
+    page.get_by_label("Packages", exact=True).fill("--editable .")
+    page.get_by_role("button", name="Build it").click()
+    expect(page.get_by_role("alert")).to_be_in_viewport()
+    screenshot(page, "keep-again-refused")
+    page.close()
     expect(part).to_contain_text("gone is not built.", timeout=BUILT)
     expect(part.get_by_role("log", name="Log of the build")).to_contain_text("pip did not install the packages")
     screenshot(alice, "keep-failed")
