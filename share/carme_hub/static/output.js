@@ -54,7 +54,7 @@ if (output) {
     look();
   }
 
-  button.hidden = false;
+  button.hidden = Boolean(output.dataset.reload) && !output.dataset.live; // there is no more to come
   button.addEventListener("click", () => (following ? (stop(), (state.textContent = "")) : start()));
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
