@@ -121,6 +121,9 @@ LEFT = {
     "browser/test_images_page.py": ("",),
     # Images on nodes and of users from first to last; unit tests have each step with real skopeo and umoci.
     "cluster/images/test_images_story.py": ("",),
+    # test_user_builds.py builds one by day; unit tests have each kind of base, and the words of the panel.
+    "cluster/images/test_builds_on_top.py": ("",),
+    "browser/test_keep_image.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),

@@ -2,7 +2,7 @@
 
 It is treated as any image from anywhere: what the user's files are is not believed. They are taken as the user
 (``take``), unpacked by an account without rights, hardened, compiled again, listed and looked into; a scan may refuse
-them. The image is the base, by hard links, with the packages below /opt/carme/layer. Its digest is that of both.
+them. The image is the base (``base``), with the packages below /opt/carme/layer. Its digest is that of both.
 
 ``prepare`` does that without a name, for an administrator to decide on a digest; ``publish`` lets the name stand for
 that, and for nothing else. The files stay the user's until then, and may have changed.
@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub._version import __version__
-from carme_hub.containers.build.layer import IN_STORE
+from carme_hub.containers.build.base import Base
+from carme_hub.containers.build.layer import next_in_store
 from carme_hub.containers.build.scan import parts_of, scan
 from carme_hub.containers.build.take import take
 from carme_hub.containers.harden import harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store.bounds import Bounds
-from carme_hub.containers.store.folder import ADDING, OWN_FILES, Named, StoreFolder, remove_tree, write_text
+from carme_hub.containers.store.folder import ADDING, Named, StoreFolder, remove_tree, write_text
 from carme_hub.containers.store.listing import write_listing
 from carme_hub.containers.store.packages import difference, look_inside
 from carme_hub.containers.store.process import Steps
@@ -87,7 +87,7 @@ def prepare(build: Build, store: Path, options: PublishOptions, way: type[Publis
         raise _taken(build, store)
     with folder.locked(f"name-{build.name}"):
         image, digest = way(folder, base, build, options, folder.waiting).image()
-    packages = difference(_packages(base), _packages(image))
+    packages = difference(_packages(base.about), _packages(about(image)))
     return Prepared(image, digest, [each.replace(": not there -> ", " ") for each in packages])
 
 
@@ -141,18 +141,18 @@ def remove_waiting(store: Path, digests: Collection[str]) -> None:
     except FileNotFoundError:
         return
     for name in names:
-        if name not in kept:
+        if name.partition(".")[0] not in kept:
             remove_tree(folder.waiting / name)
             parts_file(folder, name).unlink(missing_ok=True)
 
 
 def parts_file(store: StoreFolder, image: str) -> Path:
-    """Return the file of an image's parts, as CycloneDX."""
-    return store.path / ".parts" / f"{image}.cdx.json"
+    """Return the file of an image's parts, as CycloneDX, by the name of its folder."""
+    return store.path / ".parts" / f"{image.partition('.')[0]}.cdx.json"
 
 
-def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
-    """Return the store and the folder of a build's base in it."""
+def _checked(build: Build, store: Path) -> tuple[StoreFolder, Base]:
+    """Return the store and a build's base in it."""
     folder = StoreFolder(store)
     folder.check()
     if not NAME.fullmatch(build.name):
@@ -162,20 +162,15 @@ def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
             f"{build.base}, below it, has no digest, so nobody can say what the image is; build it again on top of an "
             "image of the store"
         )
-    base = folder.image(build.base_digest, "dir")
-    if not (base / "image.json").is_file():  # the store may be empty where its file system is not mounted
-        raise ContainerUnavailable(
-            f"{build.base}, below it, is not in {store} as a folder with the digest {build.base_digest}"
-        )
-    return folder, base
+    return folder, Base.find(folder, build.base, build.base_digest)
 
 
 def _taken(build: Build, store: Path) -> ContainerError:
     return ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
 
 
-def _packages(image: Path) -> Mapping[str, Mapping[str, str]]:
-    found = about(image).get("packages")
+def _packages(image: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    found = image.get("packages")
     return found if isinstance(found, dict) else {}
 
 
@@ -183,7 +178,7 @@ class Publishing:
     """One image on its way into a folder of the store: ``digests``, or ``waiting``."""
 
     def __init__(
-        self, store: StoreFolder, base: Path, build: Build, options: PublishOptions, into: Path, expect: str = ""
+        self, store: StoreFolder, base: Base, build: Build, options: PublishOptions, into: Path, expect: str = ""
     ) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
         self._into, self._expect = into, expect
@@ -231,7 +226,7 @@ class Publishing:
 
     def _there(self, digest: str) -> Path | None:
         """Return the folder of an image that the store has already, in its place; None where it has not."""
-        there = self._store.image(digest, "dir")
+        there = self._store.image(digest, self._base.form)
         waits = self._store.waiting / there.name
         found = next((each for each in (there, waits) if (each / "image.json").is_file()), None)
         if found is None:
@@ -241,32 +236,36 @@ class Publishing:
             self._scan_again(waits)
         return found if found == there else self._placed(found)
 
-    def _scan_again(self, tree: Path) -> None:
+    def _scan_again(self, image: Path) -> None:
         """Scan what has waited for a decision: that takes days, and more is known of its parts by now."""
         try:
-            parts = json.loads(parts_file(self._store, tree.name).read_text("utf-8"))
+            parts = json.loads(parts_file(self._store, image.name).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ContainerUnavailable(f"the parts of the image, for the scan, cannot be read: {error}") from error
+        tree = image
+        if self._base.form == "sqfs":
+            tree = self._work / "again"
+            Base(image, self._base.form, about(image)).put(tree, Steps(self._work, self._options.bounds))
         scan(self._options.scan, tree, parts, self._options.bounds, self._options.progress)
 
-    def _kept(self, tree: Path, parts: Mapping[str, Any], digest: str) -> Path:
+    def _kept(self, image: Path, parts: Mapping[str, Any], digest: str) -> Path:
         """Put an image that is complete, and its parts, into the store."""
-        file = parts_file(self._store, self._store.image(digest, "dir").name)
+        file = parts_file(self._store, self._store.image(digest, self._base.form).name)
         file.parent.mkdir(mode=0o755, exist_ok=True)
         write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
-        return self._placed(tree)
+        return self._placed(image)
 
-    def _placed(self, tree: Path) -> Path:
+    def _placed(self, image: Path) -> Path:
         """Put a complete image into its place, at once, and return that."""
-        image = self._into / self._store.image(str(about(tree).get("digest", "")), "dir").name
-        if image != tree:
+        place = self._into / self._store.image(str(about(image).get("digest", "")), self._base.form).name
+        if place != image:
             with self._store.locked(wait=60.0):
                 self._into.mkdir(mode=0o700 if self._into == self._store.waiting else 0o755, exist_ok=True)
-                tree.rename(image)
+                image.rename(place)
         if self._into == self._store.digests:
             with contextlib.suppress(FileNotFoundError):
-                parts_file(self._store, image.name).chmod(0o644)
-        return image
+                parts_file(self._store, place.name).chmod(0o644)
+        return place
 
     def _digest(self, layer: str) -> str:
         both = f"{self._build.base_digest}\n{layer}\n"
@@ -279,14 +278,12 @@ class Publishing:
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
-        # Files of the base are hardened, belong to root, and are not changed: a link to each is enough.
-        subprocess.run(["cp", "--archive", "--link", "--", str(self._base), str(tree)], check=True, capture_output=True)
-        for name in OWN_FILES:
-            remove_tree(tree / name)
-        place = tree / IN_STORE.lstrip("/")
+        self._base.put(tree, Steps(self._work, steps.bounds))
+        layers = (next_in_store(self._base.layers), *self._base.layers)
+        place = tree / layers[0].lstrip("/")
         above = (place, place.parent, place.parent.parent)
         if place.exists() or any(each.is_symlink() for each in above):
-            raise ContainerError(f"{build.base}, below it, has something at {IN_STORE}")
+            raise ContainerError(f"{build.base}, below it, has something at {layers[0]}")
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
         # A file can be written so that it takes hours.
@@ -294,12 +291,13 @@ class Publishing:
         compile_python(tree, Steps(self._work, replace(steps.bounds, seconds=seconds, began=time.monotonic())))
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
-        contents, below = look_inside(tree), about(self._base)
+        contents, below = look_inside(tree), self._base.about
         steps.bounds.left()
         listed = write_listing(tree)
         recipe = Recipe(
             digest=digest,
             source=source_of(build),
+            form=self._base.form,
             architecture=str(below.get("architecture") or ""),
             environ=dict(below.get("environ") or {}),
             labels={BASE: build.base_digest, BASE_NAME: build.base},
@@ -316,13 +314,14 @@ class Publishing:
         )
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
-        self._describe(tree, recipe, below)
-        return self._kept(tree, parts, digest)
+        made, more = self._base.pack(tree, self._work, steps)
+        self._describe(made, recipe, below, {"layer": layers[0] if len(layers) == 1 else list(layers), **more})
+        return self._kept(made, parts, digest)
 
-    def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any]) -> None:
+    def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any], own: Mapping[str, object]) -> None:
         build = self._build
         more: dict[str, object] = {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_JSON}
-        more |= {"layer": IN_STORE, "requirements": build.text}
+        more |= {"requirements": build.text, **own}
         base = "host" if below.get("base") == "host" else "own"
         write_image(tree, name=build.name, description=build.description, base=base, more=more)
         write_recipe(tree, recipe, name=build.name, description=build.description)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.web import HTTPError
 
-from carme_hub.domain.folders.folder import SubjectKind
+from carme_hub.domain.folders.folder import MemberState, SubjectKind
 from carme_hub.domain.folders.jobs import JobKind
 from carme_hub.domain.folders.rules import require_manager
 from carme_hub.services.folders.pages.base import FolderPage, day
@@ -121,10 +121,16 @@ class ActHandler(FolderPage):
                 "A running session that has it reads it until that session ends; the folder's page says which have it.",
                 f"What {row.subject} has put into the folder stays there.",
             ]
-            self.confirm(f"End the access of {row.subject}?", points, "End it", back=f"folder/{name}", danger=True)
+            question, button = f"End the access of {row.subject}?", "End it"
+            if row.state is MemberState.PENDING:
+                points = ["The folder is not on their list any more, and it cannot be accepted."]
+                question, button = f"Withdraw the invitation of {row.subject}?", "Withdraw it"
+            self.confirm(question, points, button, back=f"folder/{name}", danger=True)
             return None
         done = await self._folders.revoke(name, self.actor, member)
         left = [one for one in await self.service.sessions.of(done) if one.lost]
+        if row.state is MemberState.PENDING:
+            return f"{row.subject} is invited no more."
         more = f" {len(left)} running session{'s have' if len(left) > 1 else ' has'} it still." if left else ""
         return f"The access of {row.subject} has ended.{more}"
 

@@ -28,7 +28,9 @@ class OwnHandler(ImagesPage):
             mine=mine,
             asked=[each for each in builds if each.wanted is not None] if manages else [],
             manages=manages,
-            groups=list(self.visitor.groups),
+            # Systems that give each user a group of their own would have it offered to nobody else.
+            groups=[group for group in self.visitor.groups if group != self.visitor.name],
+            states={"building": "is being built", "ready": "ready", "failed": "not built"},
             words=words_of,
             ready=BuildState.READY,
             hub=self.hub_auth.hub_prefix,

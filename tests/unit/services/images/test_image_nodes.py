@@ -135,6 +135,8 @@ async def test_the_board_page_says_the_same(site: Site) -> None:
     assert "base is not there: it has 4096 MiB, and there is room for 12 MiB on this node" in text
     assert "Wanted by bookings: base" in text
     assert "n2 has never said what it has" in text
+    assert f"torch {DIGEST[:19]}… on 1 of 2 nodes" in text
+    assert f"base {OTHER[:19]}… on 0 of 2 nodes" in text, "one that could not be fetched does not count"
     site.slurm.silent = True
     site.service._nodes = (float("-inf"), None)
     assert "Slurm does not answer now" in await site.visitor("alice").text("nodes")
