@@ -15,10 +15,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from carme_hub.containers.images import read_image
+from carme_hub.containers.images import as_setting, read_image
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox.images.build import build_default_image, build_training_image, remove_unused
 from carme_hub.sandbox.images.hub_environment import ensure_hub_environment, is_current
@@ -117,7 +117,7 @@ class Demo:
             "folders_command": list(self.cluster.folders_argv) if rest else [],
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
-            "images": [asdict(read_image(image)) for image in self.images],
+            "images": [as_setting(read_image(image)) for image in self.images],
             "scratch": str(self.cluster.layout.scratch) if rest else "",
             "nvml_library": str(self.cluster.layout.dev / LIBRARY),
         }

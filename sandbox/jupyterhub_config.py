@@ -48,6 +48,7 @@ for service in c.JupyterHub.services:
         "CARME_SANDBOX_LOOK",
         "CARME_SANDBOX_NODE_IMAGES",
         "CARME_SANDBOX_NO_SHOW",
+        "CARME_SANDBOX_RUNTIME",
         "CARME_SANDBOX_SAMPLES",
     )
     service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
@@ -109,6 +110,9 @@ spawner.virtual = True
 spawner.ip = "127.0.0.1"
 spawner.stop_grace = 2  # below the sandbox's KillWait, so that the batch script can tidy up
 spawner.images = facts["images"]
+if "CARME_SANDBOX_RUNTIME" in os.environ:  # of a test: traits of the spawner by name, and images
+    for name, value in json.loads(os.environ["CARME_SANDBOX_RUNTIME"]).items():
+        setattr(spawner, name, value)
 spawner.profile_list = [
     {
         "slug": "cpu",

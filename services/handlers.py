@@ -114,13 +114,17 @@ class Handler(HubOAuthenticated, RequestHandler):
         error = kwargs.get("exc_info", (None, None, None))[1]
         reason, message = explain(error, status_code, self.service.not_ready)
         if isinstance(error, (Refused, StoreError, SlurmError)):
-            self.set_status(status_code := 409 if isinstance(error, Refused) else 503)
+            self.set_status(status_code := self._refused(error) if isinstance(error, Refused) else 503)
         if self.wants_json:
             self.set_header("Content-Type", "application/json")
             self.finish(json.dumps({"error": reason, "message": message}))
         else:
             title = responses.get(status_code, "Error")
             self.finish(self.page("service/error.html", status=status_code, title=title, message=message))
+
+    def _refused(self, error: Refused) -> int:
+        """Return the status of a refusal: a page of what is not there is not found; a form is not done."""
+        return 404 if error.reason == "unknown" and self.request.method == "GET" else 409
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Log the exception, unless it is ``Refused``, which is an ordinary answer."""

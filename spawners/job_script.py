@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from carme_hub._version import __version__
 from carme_hub.activity.settings import MINUTES_PATH
-from carme_hub.containers.build.layer import layer_environ, layer_path, with_layer
+from carme_hub.containers.build.layer import layer_environ, layer_path, with_layers
 from carme_hub.containers.image_environ import DEFAULT_NAMES, image_path, image_variables
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import license_argument
@@ -128,6 +128,10 @@ class Server:
     stage_nonce: str = ""
 
 
+#: That of a job without a server.
+NOBODY = Server(argv=(), environ={}, callback="", nonce="")
+
+
 @dataclass(frozen=True, slots=True)
 class Reporting:
     """Where the reporters of jobs send what the jobs use (``CarmeActivity``).
@@ -233,7 +237,7 @@ def render(
     folder = session_folder(owner, session)
     packages = packages or packages_folder(owner, session)
     container = container_of(session, owner, request, image, site, packages)
-    plan = with_layer(site.runtime.render(container), image.layer, owner.home)
+    plan = with_layers(site.runtime.render(container), image.layers, owner.home)
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
@@ -287,8 +291,8 @@ def container_of(
             "USER": owner.name,
             "LOGNAME": owner.name,
             "SHELL": owner.shell,
-            "PATH": f"{packages}/bin:{layer_path(image.layer, image_path(image.environ, PATH))}",
-            **layer_environ(image.layer),
+            "PATH": f"{packages}/bin:{layer_path(image.layers, image_path(image.environ, PATH))}",
+            **layer_environ(image.layers),
             "CARME_PACKAGES": packages,
             "CARME_SESSION": session,
             "CARME_SESSION_FOLDER": folder,
@@ -383,8 +387,10 @@ def _document(
         "singleuser": singleuser,
     }
     if request.stage:
+        paths = tls_paths(session_folder(owner, session)) if server.tls else {}
+        proofs = {name.removesuffix("file"): path for name, path in paths.items()}
         places = site.scratch, site.binds, site.copies
-        document["stage"] = stage_part(request, *places, server.callback, server.stage_nonce)
+        document["stage"] = stage_part(request, *places, server.callback, server.stage_nonce, proofs)
         files["carme-staging"] = dict(STAGING)
     if site.reporting is not None:
         document["activity"] = site.reporting.part(session, request, virtual=site.virtual)

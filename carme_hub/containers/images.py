@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from carme_hub.errors import ContainerError
@@ -43,12 +43,23 @@ def read_image(folder: Path) -> Image:
         provides=tuple(name for name, key in BACKENDS.items() if data.get(key)),
         digest=str(data.get("digest") or ""),
         environ=tuple((str(each), str(value)) for each, value in environ.items()) if isinstance(environ, dict) else (),
-        layer=str(data.get("layer") or ""),
+        layers=layers_of(data.get("layer")),
     )
     check_image(image)
-    if image.layer:
-        check_path(image.layer, "the layer of an image")
+    for layer in image.layers:
+        check_path(layer, "the layer of an image")
     return image
+
+
+def layers_of(said: object) -> tuple[str, ...]:
+    """Return the layers that a description names: none, one path, or a list of them, the uppermost first."""
+    found = said if isinstance(said, (list, tuple)) else [said]
+    return tuple(str(each) for each in found if each)
+
+
+def as_setting(image: Image) -> dict[str, object]:
+    """Return an image as an entry of ``SlurmContainerSpawner.images``."""
+    return {"layer" if name == "layers" else name: value for name, value in asdict(image).items()}
 
 
 def pinned(image: Image, digest: str = "") -> Image:
@@ -80,4 +91,4 @@ def pinned(image: Image, digest: str = "") -> Image:
         return replace(image, digest=digest)
     path = str(real) if image.format == "dir" else str(real / Path(image.path).name)
     environ = image.environ or found.environ
-    return replace(image, path=path, digest=found.digest, environ=environ, layer=image.layer or found.layer)
+    return replace(image, path=path, digest=found.digest, environ=environ, layers=image.layers or found.layers)

@@ -21,11 +21,35 @@ from .enroot import Enroot
 from .images import FORMATS
 from .podman import Podman
 from .pyxis import Pyxis
-from .runtime import ContainerRequest, Plan, Runtime
+from .runtime import ContainerRequest, Image, Plan, Runtime
 
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
     {each.name: each for each in (Bubblewrap(), Charliecloud(), Apptainer(), Enroot(), Pyxis(), Podman())}
 )
+
+
+_FORMS = {"dir": "a folder", "sqfs": "a squashfs file", "sif": "a SIF file", "ref": "a reference to a registry"}
+
+
+def cannot_run(runtime: Runtime, image: Image) -> str:
+    """Return why a runtime cannot run an image, as far as its form says; "" = it can."""
+    name = runtime.name.capitalize() if runtime.name in RUNTIMES else runtime.name
+    if image.format not in runtime.formats:
+        forms = " or ".join(_FORMS[each] for each in _FORMS if each in runtime.formats)
+        return f"{image.name} is {_FORMS[image.format]}; containers are started here by {name}, which takes {forms}."
+    if image.base == "host" and runtime.name != Bubblewrap.name:
+        return f"{image.name} has no system of its own, which {name}, by which containers are started here, needs."
+    return ""
+
+
+def cannot_build(runtime: Runtime) -> str:
+    """Return why a job cannot build an image in a container of this runtime; "" = it can."""
+    if runtime.name != Pyxis.name:
+        return ""
+    return (
+        "Containers are started here by Pyxis, as steps of a job, and no image is built in such a step. Ask an "
+        "administrator to add the image that you need (carme-hub image add)."
+    )
 
 
 def _is_runtime(thing: Any) -> bool:

@@ -34,7 +34,7 @@ class Image:
         base: "own": a whole system; "host": only /opt, with the node's /usr (read-only); bubblewrap only.
         provides: backends of trainings that it has, of BACKENDS, as far as it is known.
         digest: what it is, ``sha256:HEX``; "" where that is not known. environ: variables that it sets, by name.
-        layer: absolute path inside of packages on top of it (``build.layer``), "" for none.
+        layers: absolute paths inside of packages on top of it (``build.layer``), the uppermost first.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Image:
     provides: tuple[str, ...] = ()
     digest: str = ""
     environ: tuple[tuple[str, str], ...] = ()
-    layer: str = ""
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ another place:
 - without removing what the image has in another version, which it could not: for pip, that is outside;
 - also with ``--user``, for which a virtual environment has no place.
 
-``CARME_LAYER`` names the folder of the packages of an image that a user has built (``node/images/layer.py``): they come
-before those of its base, and after those of the session.
+``CARME_LAYER`` names the folder of the packages of an image that a user has built (``node/images/layer.py``), or
+several with colons between them, the uppermost first: they come before those of its base, and after those of the
+session.
 
 Standard library only, and nothing that takes time to import.
 """
@@ -23,9 +24,17 @@ import sys
 PLACES = ("--prefix", "--target", "-t", "--root", "--python")
 
 
-def use(folder: str) -> None:
-    """Have this Python find the packages of a session; they come before the image's and after the script's own."""
-    place = f"{folder}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+def place_in(folder: str) -> str:
+    """Return where this Python's packages are in a folder."""
+    return f"{folder}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+
+def use(folder: str, below: str = "") -> None:
+    """Have this Python find the packages of a folder; they come before the image's and after the script's own.
+
+    ``below``: a folder that is in use, and whose packages come before them.
+    """
+    place = place_in(folder)
     if place in sys.path:  # as the place of a user's packages, by PYTHONUSERBASE
         return
     try:
@@ -42,6 +51,8 @@ def use(folder: str) -> None:
     found = [path for path in sys.path if path not in before] or [place]
     beside = os.path.dirname(os.path.abspath(__file__))  # the image's packages
     at = before.index(beside) if beside in before else len(before)
+    if below and place_in(below) in before:
+        at = before.index(place_in(below)) + 1
     sys.path[:] = [*before[:at], *found, *before[at:]]
 
 
@@ -102,7 +113,7 @@ def remove_only_from(folder: str) -> None:
 
 def main() -> None:
     """Do both, where this is a session."""
-    folder, layer = os.environ.get("CARME_PACKAGES", ""), os.environ.get("CARME_LAYER", "")
+    folder, layers = os.environ.get("CARME_PACKAGES", ""), os.environ.get("CARME_LAYER", "").split(":")
     if os.path.isabs(folder):
         use(folder)
         words = pip_words(getattr(sys, "orig_argv", sys.argv))
@@ -110,8 +121,11 @@ def main() -> None:
             remove_only_from(folder)
         if chooses_no_place(words):
             install_into(folder)
-    if os.path.isabs(layer):
-        use(layer)
+    upper = ""
+    for layer in layers:
+        if os.path.isabs(layer):
+            use(layer, upper)
+            upper = layer
 
 
 if __name__ == "carme_packages":

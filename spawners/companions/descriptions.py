@@ -11,6 +11,9 @@ from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import end_sentence, waiting_sentence
 from carme_hub.domain.sessions.companions import describe_companion
 from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.domain.staging.progress import StageState
+from carme_hub.domain.staging.progress import why as not_staged
+from carme_hub.errors import StoreError
 from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.progress import local_timezone
 
@@ -18,7 +21,22 @@ from carme_hub.spawners.progress import local_timezone
 async def listed(hub: HubContext, session: Session, *, virtual: bool = False) -> list[Mapping[str, object]]:
     """Return the state of a session's companions, including ended ones, oldest first."""
     now, found = time.time(), await hub.registry.all_companions_of(session.id)
-    return [described(hub, each, now, virtual=virtual) for each in found]
+    rows = [described(hub, each, now, virtual=virtual) for each in found]
+    failed = [await _not_staged(hub, each) for each in found]
+    return [{**row, "said": why or row["said"]} for row, why in zip(rows, failed, strict=True)]
+
+
+async def _not_staged(hub: HubContext, companion: Session) -> str:
+    """Return which file was not copied to an ended companion's node, and why; "" where that is not how it ended."""
+    if companion.state is not SessionState.ENDED or not companion.request.stage:
+        return ""
+    try:
+        staging = await hub.stagings.get(companion.id)
+    except StoreError:
+        return ""
+    if staging is None or staging.report is None or staging.state is not StageState.FAILED:
+        return ""
+    return not_staged(staging.report)
 
 
 def described(hub: HubContext, companion: Session, now: float, *, virtual: bool = False) -> dict[str, object]:
@@ -28,13 +46,16 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
         virtual: its GPUs are a sandbox's virtual GPUs, and are labelled so.
     """
     job = _job_of(hub, companion)
-    state = state_of(companion)
+    state, arriving = state_of(companion), ""
+    if state == "running" and not companion.request.batch and companion.request.stage.get("in"):
+        arriving = hub.stagings.arriving(companion.id, job.start if job is not None else 0.0)
+        state = "waiting" if arriving else state  # its ranks would wait for the data
     runs = job is not None and job.phase is not Phase.WAITING and job.start
     waits = state == "waiting" and job is not None and job.phase is Phase.WAITING
     return {
         "id": companion.id,
         "state": state,
-        "said": _state_text(hub, companion, state, job, now),
+        "said": arriving or _state_text(hub, companion, state, job, now),
         "name": companion.request.purpose,
         "run": companion.request.batch,
         "created": companion.created,

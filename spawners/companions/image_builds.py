@@ -16,14 +16,17 @@ from weakref import WeakValueDictionary
 import yaml
 
 from carme_hub.containers.build.job import BuildWork
+from carme_hub.containers.registry import cannot_build, cannot_run
 from carme_hub.domain.images.builds import (
     BATCH,
     MOST_TEXT,
+    NAMED,
     Build,
     BuildState,
     CannotBuild,
     Limits,
     check_room,
+    checked_description,
     checked_name,
     checked_text,
     limits_for,
@@ -69,8 +72,7 @@ class Asked:
         if self.kind not in KINDS:
             raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
         text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
-        description = " ".join(self.description.split())[:200]
-        return replace(self, name=checked_name(self.name), text=text, description=description)
+        return replace(self, name=checked_name(self.name), text=text, description=checked_description(self.description))
 
 
 def _of_environment(text: str) -> str:
@@ -145,13 +147,14 @@ async def open_build(
             return known, ()
         await in_store_thread(images.builds.settle, now)  # the name of one that has failed is free
         check_room(await in_store_thread(images.builds.builds, now, user), limits)
-        build, origin = await _on_base(hub, spawner, origin, Build(id, user, asked.name, ""))
-        build = replace(
-            build, kind=asked.kind, text=asked.text, description=asked.description, created=now, days=limits.days
-        )
+        base = await base_of(hub, spawner, origin)
+        origin, below = base.origin, base.below
+        build = Build(id, user, asked.name, base.name, base.digest, asked.kind, whole_text(asked.text, below))
+        build = replace(build, description=asked.description, created=now, days=limits.days)
         wanted = await _wanted(spawner, origin, asked, limits)
         gone = await removed_of(hub, user)
-        work = BuildWork(build, int(limits.gib * _GIB), images.settings.build_environ, gone)
+        job = replace(build, text=asked.text)
+        work = BuildWork(job, int(limits.gib * _GIB), images.settings.build_environ, gone, below)
         await in_store_thread(images.builds.add, build)
         try:
             _, warnings = await open_companion(hub, spawner, origin, wanted, key, work)
@@ -174,20 +177,71 @@ async def _removed(hub: HubContext, id: str, why: str) -> None:
     await in_store_thread(lambda: builds.change(id, state=BuildState.REMOVED, ended=now, problem=why))
 
 
-async def _on_base(hub: HubContext, spawner: Any, origin: Session, build: Build) -> tuple[Build, Session]:
-    """Return a build with its base, and its origin, both for one digest."""
-    request = origin.request
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What an image is built on.
+
+    Attributes:
+        name, digest: of the image of the site. origin: the session, or what stands for one, with that image.
+        below: an image of the user with whose packages the new one begins; None = none.
+    """
+
+    name: str
+    digest: str
+    origin: Session
+    below: Build | None = None
+
+
+async def base_of(hub: HubContext, spawner: Any, origin: Session) -> Base:
+    """Return what an image on top of a session's would be built on.
+
+    Raises:
+        CannotBuild: none can be; the message says why.
+    """
+    request, below = origin.request, None
+    if request.image not in {each.name for each in spawner.site_images()}:
+        below = catalogue(hub).own(await catalogue(hub).view(), str(spawner.user.name)).get(request.image)
+    if below is not None:
+        request = replace(request, image=below.base, image_digest=below.base_digest)
     try:
-        image, _ = await image_and_site(hub, spawner, spawner.owner(), request.image, request.image_digest)
+        image, site = await image_and_site(hub, spawner, spawner.owner(), request.image, request.image_digest)
     except ContainerError as error:
         raise CannotBuild(str(error)) from error
-    if image.layer:
-        raise CannotBuild(
-            f"{request.image} is itself an image with packages on top of another. Choose an image of the site as the "
-            "base, and list all packages."
-        )
+    if why := cannot_build(site.runtime) or cannot_run(site.runtime, image):
+        raise CannotBuild(why)
     request = replace(request, image_digest=image.digest)
-    return replace(build, base=request.image, base_digest=image.digest), replace(origin, request=request)
+    return Base(request.image, image.digest, replace(origin, request=request), below)
+
+
+async def terms_of(hub: HubContext, spawner: Any, origin: Session) -> dict[str, object]:
+    """Return what an image on top of a session's would be, for who is about to build one; nothing is written.
+
+    Raises:
+        CannotBuild: this hub keeps no images. StoreError: the database fails.
+    """
+    limits, problem, base = limits_of(hub, spawner.user), "", None
+    mine = await builds_of(hub, str(spawner.user.name))
+    try:
+        base = await base_of(hub, spawner, origin)
+        check_room(mine, limits)
+    except CannotBuild as error:
+        problem = error.message
+    return {
+        "problem": problem,
+        "base": base.name if base is not None else origin.request.image,
+        "base_digest": base.digest if base is not None else "",
+        "below": base.below.name if base is not None and base.below is not None else "",
+        "have": sum(each.state in NAMED for each in mine),
+        "builds": limits.builds,
+        "gib": limits.gib,
+        "minutes": limits.minutes,
+        "days": limits.days,
+    }
+
+
+def whole_text(text: str, below: Build | None) -> str:
+    """Return all packages of an image, for people: those of the image with which it begins come first."""
+    return f"# as in {below.name}:\n{below.text}# and on top:\n{text}" if below is not None else text
 
 
 async def _wanted(spawner: Any, origin: Session, asked: Asked, limits: Limits) -> CompanionRequest:

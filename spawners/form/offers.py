@@ -20,7 +20,7 @@ from traitlets import Bool, Callable, Dict, Enum, Integer, List, Tuple, Unicode,
 from traitlets import Union as UnionTrait
 from traitlets.config import LoggingConfigurable
 
-from carme_hub.containers.images import BACKENDS, BASES, FORMATS
+from carme_hub.containers.images import BACKENDS, BASES, FORMATS, layers_of
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
@@ -54,8 +54,8 @@ class OfferSettings(LoggingConfigurable):
         ``format`` is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt only, with the node's /usr,
         as the sandbox's image); ``provides`` names backends of trainings that the image has (torchrun, horovod, mpi):
         a template that an image cannot run then offers one that can. ``digest`` keeps to one image, whatever the name
-        stands for in the store; ``environ`` has the variables, and ``layer`` the folder of packages inside, of one that
-        the hub cannot see. No default: a site needs one. Example::
+        stands for in the store; ``environ`` has the variables, and ``layer`` the folder of packages inside, or a
+        list of them, the uppermost first, of one that the hub cannot see. No default: a site needs one. Example::
 
             c.SlurmContainerSpawner.images = [
                 {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
@@ -151,12 +151,16 @@ class OfferSettings(LoggingConfigurable):
                 raise ConfigError(f"images: the base of {entry['name']!r} is own (a whole system) or host")
             if entry.get("format") != "ref" and not PurePosixPath(entry["path"]).is_absolute():
                 raise ConfigError(f"images: the path of {entry['name']!r} must be absolute")
-            if entry.get("layer") and not PurePosixPath(entry["layer"]).is_absolute():
+            layers = layers_of(entry.get("layer"))
+            if not all(PurePosixPath(each).is_absolute() for each in layers):
                 raise ConfigError(f"images: the layer of {entry['name']!r} must be absolute")
             digest, environ = entry.get("digest", ""), tuple(dict(entry.get("environ", ())).items())
             if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
                 raise ConfigError(f"images: the digest of {entry['name']!r} is sha256: and 64 hexadecimal digits")
-            found.append(Image(**{**entry, "provides": provides, "digest": digest, "environ": environ}))
+            plain = {name: value for name, value in entry.items() if name != "layer"}
+            found.append(
+                Image(**{**plain, "provides": provides, "digest": digest, "environ": environ, "layers": layers})
+            )
         return tuple(found)
 
     def site_binds(self) -> tuple[Bind, ...]:

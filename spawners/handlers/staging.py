@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from jupyterhub.handlers.base import BaseHandler
@@ -18,7 +19,7 @@ from jupyterhub.utils import url_path_join
 from tornado import web
 
 from carme_hub import metrics
-from carme_hub.domain.staging.entries import STAGE_OUT, flat_options, lines
+from carme_hub.domain.staging.entries import RUN, STAGE_OUT, flat_options, lines
 from carme_hub.domain.staging.progress import StageState, size_text, why
 from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock
@@ -26,7 +27,7 @@ from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.callback import NonceHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.staging.reports import ReportRefused, as_json, nothing_copied, silence
+from carme_hub.spawners.staging.reports import ReportRefused, answer, as_json, nothing_copied, silence
 from carme_hub.store.staging import Staging
 
 _UUID = "[0-9a-f-]{36}"
@@ -61,7 +62,7 @@ class ReportHandler(NonceHandler):
         except StoreError as error:
             raise web.HTTPError(503, "The hub cannot write this now; try again.") from error
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(dict(staging.decision)))
+        self.finish(json.dumps(answer(staging, node)))
 
 
 async def show_progress(hub: HubContext, staging: Staging) -> None:
@@ -188,7 +189,7 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
     """Return a row of the page."""
     report, decision = one.report, one.decision
     kept = one.state is StageState.KEPT
-    out = decision.get("out") or one.stage.get("out", [])  # the targets that its user has named since
+    out = decision.get("out") or one.stage.get("out", [])
     decided = ""
     if kept and decision.get("do") == "discard":
         decided = "You have decided to remove them; the node does it at its next try, within minutes."
@@ -198,16 +199,24 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
         "session": one.session,
         "kept": kept,
         "state": one.state.value,
-        "node": one.node,
+        "node": one.where,
+        "run": one.stage.get(RUN, ""),
         "since": clock(one.created, now),
         "at": clock(one.at, now) if one.at else "",
         "said": why(report) if kept and report is not None else said,
         "size": size_text(max(report.total, report.bytes)) if report is not None else "",
         "out": lines(out),
-        "copies": lines([*one.stage.get("in", []), *one.stage.get("mount", []), *out]).splitlines(),
+        "copies": copies(one.stage),
         "errors": list(report.errors) if report is not None else [],
         "decided": decided,
     }
+
+
+def copies(stage: Mapping[str, Any]) -> list[str]:
+    """Return a line for each copy; results that were kept have reached the targets that their user named then."""
+    elsewhere = "rescued" in stage and not stage.get(RUN)  # of a run other nodes have reached those of before
+    ways = ("in", "mount", *(() if elsewhere else ("out",)), "rescued")
+    return [line for way in ways for line in lines(stage.get(way, [])).splitlines()]
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [

@@ -11,7 +11,6 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from rig.hub import Hub, wait_for
 from rig.training import Lab
 from windows import log_in, screenshot
 
-from carme_hub.containers.images import read_image
+from carme_hub.containers.images import as_setting, read_image
 
 IMAGE = os.environ.get("CARME_TEST_CODE_SERVER", "")
 pytestmark = pytest.mark.skipif(not IMAGE, reason="CARME_TEST_CODE_SERVER names no image with code-server")
@@ -35,7 +34,7 @@ def lab(hub: Hub) -> Iterator[Lab]:
     facts = hub.demo.folder / "facts.json"
     before = facts.read_text()
     printed = json.loads(before)
-    image = asdict(read_image(Path(IMAGE)))
+    image = as_setting(read_image(Path(IMAGE)))
     facts.write_text(json.dumps(printed | {"images": [*printed["images"], image]}))
     hub.restart()
     found = Lab(hub, "tina", profile="cpu", image=image["name"], cpus=2, memory_gib=4)

@@ -23,6 +23,7 @@ LONG = (
     "test_sessions_run",
     "test_gpu_time_storm",
     "test_companions_live",
+    "test_staged_runs",
     "test_slurm_client_outages",
     "test_sandbox_lifecycle",
     "test_tutorial_run",

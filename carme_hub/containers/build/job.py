@@ -20,18 +20,22 @@ class BuildWork:
     Attributes:
         size_bytes: the most that the image may have. environ: variables of the site for pip, such as ``PIP_INDEX_URL``;
             not secret. remove: ids of the user's builds whose files are removed.
+        below: another image of the user, with whose packages it begins.
     """
 
     build: Build
     size_bytes: int
     environ: Mapping[str, str] = field(default_factory=dict)
     remove: Sequence[str] = ()
+    below: Build | None = None
 
     def files(self) -> dict[str, dict[str, object]]:
         """Return the files of the session folder."""
         build = self.build
         said = {name: getattr(build, name) for name in ("id", "name", "base", "base_digest", "kind", "text")}
         said |= {"bytes": self.size_bytes, "environ": dict(self.environ), "remove": list(self.remove)}
+        if self.below is not None:
+            said |= {"below": self.below.id, "below_name": self.below.name}
         return {
             PROGRAM: {"mode": 0o600, "text": program("images/layer")},
             "build.json": {"mode": 0o600, "text": json.dumps(said)},

@@ -1,4 +1,4 @@
-"""How a session finds the packages of an image that is a layer on top of another one.
+"""How a session finds the packages of an image that is a layer on top of another one, which may have layers itself.
 
 Python looks in ``CARME_LAYER`` where the base has carme_packages (``node/packages.py``), and elsewhere in the place of
 a user's own packages (PEP 370), which a virtual environment does not have. Jupyter finds kernels and extensions there.
@@ -6,7 +6,7 @@ a user's own packages (PEP 370), which a virtual environment does not have. Jupy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from carme_hub.containers.runtime import Plan
@@ -15,18 +15,25 @@ from carme_hub.containers.runtime import Plan
 IN_STORE = "/opt/carme/layer"
 
 
-def layer_environ(layer: str) -> Mapping[str, str]:
-    """Return the variables of a session whose image has a layer, {} without one."""
-    if not layer:
+def next_in_store(layers: Sequence[str]) -> str:
+    """Return where the store has the packages of an image on top of one that has these layers."""
+    return f"{IN_STORE}-{len(layers) + 1}" if layers else IN_STORE
+
+
+def layer_environ(layers: Sequence[str]) -> Mapping[str, str]:
+    """Return the variables of a session whose image has layers, the uppermost first; {} without one."""
+    if not layers:
         return {}
-    return {"CARME_LAYER": layer, "PYTHONUSERBASE": layer, "JUPYTER_PATH": f"{layer}/share/jupyter"}
+    jupyter = ":".join(f"{each}/share/jupyter" for each in layers)
+    return {"CARME_LAYER": ":".join(layers), "PYTHONUSERBASE": layers[0], "JUPYTER_PATH": jupyter}
 
 
-def layer_path(layer: str, path: str) -> str:
-    """Return a PATH with the programs of a layer before those of its base."""
-    return f"{layer}/bin:{path}" if layer else path
+def layer_path(layers: Sequence[str], path: str) -> str:
+    """Return a PATH with the programs of layers before those of their base."""
+    return ":".join([*(f"{each}/bin" for each in layers), path])
 
 
-def with_layer(plan: Plan, layer: str, home: str) -> Plan:
+def with_layers(plan: Plan, layers: Sequence[str], home: str) -> Plan:
     """Return a plan that does not start without a layer in the user's home, so that nothing runs on the base alone."""
-    return replace(plan, preflight=(*plan.preflight, layer)) if layer.startswith(f"{home}/") else plan
+    own = [each for each in layers if each.startswith(f"{home}/")]
+    return replace(plan, preflight=(*plan.preflight, *own))

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-# ruff: noqa: PTH102, PTH103, PTH105, PTH112, PTH114, PTH118, PTH119, PTH123
+# ruff: noqa: PTH102, PTH103, PTH105, PTH107, PTH112, PTH113, PTH114, PTH118, PTH119, PTH123
 """Builds an image of a user: packages of Python in a folder, on top of the image in whose container this runs.
 
 The batch script of the build runs it as ``python3 carme-build FOLDER`` with the base image's Python and the session
 folder, which has ``build.json`` and ``carme_packages.py``. What is installed goes to ``~/.carme/images/ID.part``, which
 becomes ``~/.carme/images/ID`` when it is complete, within its bounds, and a new Python of the base finds it. So a
-build that is killed leaves nothing that could be taken for an image. Nothing here is trusted by the hub: what others
-are offered is unpacked and looked at again (``carme-hub image publish``).
+build that is killed leaves nothing that could be taken for an image. On top of another image of the same user it begins
+with the files of that one, by hard links, and so is whole when that one is removed. Nothing here is trusted by the hub:
+what others are offered is unpacked and looked at again (``carme-hub image publish``).
 """
 
 import json
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Exit codes; those below 64 are of pip.
-TOO_LARGE, NOT_FOUND, NO_PIP, BAD_DATA = 65, 66, 67, 68
+TOO_LARGE, NOT_FOUND, NO_PIP, BAD_DATA, NO_IMAGE = 65, 66, 67, 68, 69
+#: Files of a layer that are about it, and are not a part of what comes on top of it.
+ABOUT = ("image.json", "requirements.txt")
 #: Seconds between two looks at the size while packages are installed.
 LOOK = 5.0
 #: Runs pip in a process with carme_packages, which keeps it from changing what the base has.
@@ -99,7 +102,37 @@ class Bound:
 def python_environ(layer: str) -> "dict[str, str]":
     """Return the environment of a session with this layer, as ``containers.build.layer`` has it."""
     environ = {name: value for name, value in os.environ.items() if name != "CARME_PACKAGES"}
-    return {**environ, "CARME_LAYER": layer, "PYTHONUSERBASE": layer}
+    layers = [layer, environ["CARME_LAYER"]] if environ.get("CARME_LAYER") else [layer]  # the base may have some
+    return {**environ, "CARME_LAYER": ":".join(layers), "PYTHONUSERBASE": layer}
+
+
+def begin_with(other: str, layer: str, most: int) -> None:
+    """Begin with the files of another image of this user: pip replaces files, and never writes into one.
+
+    Raises:
+        CannotBuild: that image is not there any more, or is too large already.
+    """
+
+    def link(source: str, target: str) -> str:
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:  # a file system without links, or with too many of this file
+            shutil.copy2(source, target, follow_symlinks=False)
+        return target
+
+    if not os.path.isfile(os.path.join(other, "image.json")):
+        raise CannotBuild(NO_IMAGE, "your image on which it is to be built is not there any more: " + other)
+    if size_of(other)[0] > most:
+        raise CannotBuild(TOO_LARGE, f"your image below it has more than the {mib(most)} that an image may have here")
+    ignore = shutil.ignore_patterns(*ABOUT)
+    top = os.path.normpath(other)
+    shutil.copytree(
+        *(other, layer),
+        symlinks=True,
+        ignore=lambda where, names: ignore(where, names) if os.path.normpath(where) == top else [],
+        copy_function=link,
+        dirs_exist_ok=True,
+    )
 
 
 def install(folder: str, layer: str, build: "dict[str, Any]") -> None:
@@ -151,8 +184,12 @@ def put_finder(folder: str, layer: str) -> None:
     """Put carme_packages into the layer, for a base that has none: a Python that looks there runs it at its start."""
     place = os.path.join(layer, "lib", "python{}.{}".format(*sys.version_info[:2]), "site-packages")
     os.makedirs(place, exist_ok=True)
-    shutil.copyfile(os.path.join(folder, "carme_packages.py"), os.path.join(place, "carme_packages.py"))
-    with open(os.path.join(place, "carme-packages.pth"), "w", encoding="utf-8") as file:
+    module, path = (os.path.join(place, name) for name in ("carme_packages.py", "carme-packages.pth"))
+    for each in (module, path):
+        if os.path.lexists(each):  # it may be a file of another image, too
+            os.remove(each)
+    shutil.copyfile(os.path.join(folder, "carme_packages.py"), module)
+    with open(path, "w", encoding="utf-8") as file:
         file.write("import carme_packages\n")
 
 
@@ -198,6 +235,9 @@ def make(folder: str, build: "dict[str, Any]", home: str) -> str:
         check = [sys.executable, "-c", "import pip"]
         if subprocess.run(check, capture_output=True, check=False, timeout=120).returncode:
             raise CannotBuild(NO_PIP, "the Python of the base image has no pip")
+        if build.get("below"):
+            say("it begins with the packages of your image {below_name}".format(**build))
+            begin_with(os.path.join(images, build["below"]), layer, int(build["bytes"]))
         install(folder, layer, build)
         put_finder(folder, layer)
         found = look_inside(layer)

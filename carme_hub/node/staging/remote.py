@@ -43,11 +43,6 @@ class NoRemote(Exception):
     """The other side cannot be used; the message says why."""
 
 
-def is_remote(place: str) -> bool:
-    """Return whether a place is one of rclone's: ``NAME:PATH``."""
-    return not place.startswith("/") and ":" in place
-
-
 def without_secrets(text: str) -> str:
     """Return an error of rclone in one line, without what could be a secret."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())

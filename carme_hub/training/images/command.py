@@ -20,8 +20,8 @@ from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run_commands import print_text, say
 from carme_hub.training.session.companions import Hub, NoHub, Refused
 from carme_hub.training.session.outside import access, is_outside
-from carme_hub.training.session.user_jobs import hub_of_user
 
+from .hub_builds import MOST_LOG, builds_of_session, builds_of_user, log_part, open_build
 from .wanted import Wanted, of_path, of_session
 
 #: Seconds between two looks at the log, and for which the hub may not answer meanwhile.
@@ -87,7 +87,7 @@ def _hub(arguments: argparse.Namespace, options: Mapping[str, str] | None = None
     elif arguments.hub or arguments.token_file or arguments.ca:
         raise CannotRun("--hub, --token-file and --ca are for outside of a session: here it is the session's hub.")
     else:
-        reached = hub_of_user()
+        return builds_of_user()
     return replace(reached, url=reached.url.removesuffix("batch-jobs") + "image-builds")
 
 
@@ -119,14 +119,8 @@ def _open(hub: Hub, wanted: Wanted, arguments: argparse.Namespace) -> dict[str, 
     key = uuid.uuid4().hex
     if is_outside():
         body["options"] = dict(hub.options)
-        where = hub
-    else:
-        session = Hub.from_environ()
-        where = replace(session, url=session.url.removesuffix("companions") + "image-builds")
-    try:
-        return where.ask("POST", "", body, key)
-    except NoHub:  # with the same key it is built once
-        return where.ask("POST", "", body, key)
+        return open_build(hub, body, key)
+    return open_build(builds_of_session(), body, key)
 
 
 def _follow(hub: Hub, id: str) -> int:
@@ -151,21 +145,13 @@ def _follow(hub: Hub, id: str) -> int:
 
 def _print_log(hub: Hub, id: str, at: int) -> int:
     """Print what is new in the log, and return where it ends."""
-    file = Path.home() / ".carme/sessions" / str(uuid.UUID(id)) / "job.log"
-    try:
-        with file.open("rb") as opened:
-            opened.seek(at)
-            text = opened.read().decode("utf-8", "replace")
-            end = opened.tell()
-    except OSError:
-        try:
-            said = hub.ask("GET", f"/{id}/log?from={at}")
-        except (NoHub, Refused):
-            return at
-        text, end = str(said.get("text", "")), int(said.get("end", at))
-    sys.stdout.write(text)
-    sys.stdout.flush()
-    return end
+    while True:
+        text, end = log_part(hub, id, at)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        if end - at < MOST_LOG // 2:
+            return end
+        at = end
 
 
 def _mine(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ the notebook was saved with, so it asks the server, which reads the run's folder
 - ``GET``, ``POST <base>/carme/activity``: what the session uses and what is left of it (``activity``).
 - ``POST <base>/carme/end``: the hub has the session put in order before it ends it (``orderly_end``).
 
+- ``carme/images``: what the session has installed, kept as an image (``image_builds``).
 - ``carme/files``, ``carme/uploads``: the page *Files* (``carme_hub.files``).
 
 The page *Runs* (``runs_page``) asks at the same addresses for all runs.
@@ -38,6 +39,7 @@ from carme_hub.files.routes import PATHS, FileRoutes
 from .activity import SessionActivity, kernel_pids
 from .disk_upload import DiskOfHub, send
 from .end_handler import EndHandler, orderly_end_of
+from .image_builds import ImageHandler, ImagesHandler, SessionImages
 from .runs_page import ACTIONS, PAGE, POLICY, TIMELINE, TIMELINE_POLICY, RunsPage
 from .upload import INTERVAL, JITTER, RunsUpload
 from .work import INTERVAL as WORK_INTERVAL
@@ -61,6 +63,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
     files = FileRoutes(server.web_app, base, send, disk.age)
     IOLoop.current().add_callback(files.measure_daily)
     shared = {"runs": runs, "page": page, "activity": activity}
+    images = {"images": SessionImages(), "threads": runs.askers}
     upload = RunsUpload(lambda: page.rows()["runs"])
     PeriodicCallback(
         lambda: IOLoop.current().run_in_executor(runs.readers, upload.look), 1000 * INTERVAL, JITTER
@@ -77,6 +80,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
             (url_path_join(base, r"carme/profile/([^/]+)/(\d{1,6})"), ProfileHandler, shared),
             (url_path_join(base, "carme/runs.css"), StyleHandler),
             (url_path_join(base, "carme/activity"), ActivityHandler, shared),
+            (url_path_join(base, "carme/images"), ImagesHandler, images),
+            (url_path_join(base, r"carme/images/([^/]+)"), ImageHandler, images),
             (url_path_join(base, "carme/end"), EndHandler, {"orderly_end": orderly_end_of(server, page)}),
             (url_path_join(base, PATHS), files),
         ],

@@ -43,7 +43,7 @@ class Site:
         if not self.keeps_copies or not image.digest:
             return None
         view = self.view
-        return fetching(image.digest, image.size, self.nodes, view.held, view.rate)
+        return fetching(image.digest, image.size, self.nodes, view.held, view.rate, view.answering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ def offers_shown(image: CatalogueImage, user: str, groups: Sequence[str], *, eve
 
 
 def try_link(hub_prefix: str, image: str, slug: str) -> str:
-    """Return the address of the form with an image filled in; it starts nothing."""
+    """Return the address that leads to the form with an image filled in, which starts nothing."""
     options = {**({"opt-profile": slug} if slug else {}), "opt-image": image}
-    return f"{quote(hub_prefix)}spawn?{urlencode(options)}"
+    return f"{quote(hub_prefix)}carme/images/start?{urlencode(options)}"
 
 
 def words_of(offer: Offer) -> str:
@@ -192,6 +192,15 @@ class NodeRow:
     free: str
     copies: Sequence[Copy]
     wanted: Sequence[str]
+
+
+def by_image(rows: Sequence[NodeRow]) -> list[tuple[str, str, int]]:
+    """Return the images that nodes have, by name: each with its digest, and the nodes of late that have it."""
+    found: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for each in row.copies:
+            found[each.name, each.digest] = found.get((each.name, each.digest), 0) + (not row.old and not each.problem)
+    return [(name, digest, count) for (name, digest), count in sorted(found.items())]
 
 
 def node_row(

@@ -22,11 +22,15 @@ class NodesHandler(ImagesPage):
             view.node_row(node, about.get(node), held.get(node, []), images, wanted.get(node, []), now, most_age)
             for node in names
         ]
+        copies = bool(service.settings.node_store)
         self.show(
             "nodes.html",
             heading="Which node has which image",
-            rows=rows,
-            keeps_copies=bool(service.settings.node_store),
+            rows=[row for row in rows if row.said or row.copies or row.wanted],
+            silent=[row.node for row in rows if not (row.said or row.copies or row.wanted)],
+            summary=view.by_image(rows) if copies else [],
+            nodes=len(rows),
+            keeps_copies=copies,
             known=await service.nodes() is not None,
             hours=round(service.settings.prefetch_hours),
             has_calendar=service.calendar is not None,

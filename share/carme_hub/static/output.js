@@ -26,8 +26,12 @@ if (output) {
       if (stay) output.scrollTop = output.scrollHeight;
       end = found.end;
       inode = found.inode;
-      state.textContent = found.live ? "Following." : "The job has ended.";
-      if (!found.live) return stop();
+      state.textContent = found.said || (found.live ? "Following." : "The job has ended.");
+      if (!found.live) {
+        stop();
+        if (output.dataset.reload) window.location.reload(); // the page says more of the end
+        return;
+      }
       if (end < found.size) wait = 200;
     } catch (error) {
       state.textContent = error.message || "The hub does not answer.";
@@ -50,7 +54,7 @@ if (output) {
     look();
   }
 
-  button.hidden = false;
+  button.hidden = Boolean(output.dataset.reload) && !output.dataset.live; // there is no more to come
   button.addEventListener("click", () => (following ? (stop(), (state.textContent = "")) : start()));
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);

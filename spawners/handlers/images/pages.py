@@ -1,10 +1,12 @@
 """Pages of images that the visitor builds: ``/hub/carme/images/builds`` lists them and has the form; each has a page.
 
 The page of a build has its log, read as the visitor, and follows it while the job runs. Removing asks first.
+``/hub/carme/images/start`` leads to the form with an image filled in.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from tornado import web
 
+from carme_hub.containers.registry import cannot_build
 from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.wording import day
 from carme_hub.errors import Refused, SlurmError, StoreError
@@ -23,19 +26,18 @@ from carme_hub.spawners.companions.image_builds import (
     as_json,
     build_of,
     builds_of,
-    catalogue,
     limits_of,
     open_build,
     remove_build,
 )
 from carme_hub.spawners.companions.outside import origin_of
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.handlers.images.rest import answer_log, log_of
+from carme_hub.spawners.handlers.images.rest import WAITS, answer_log, log_of, start_path
 from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.spawners.jobs.output import TAIL, NoOutput, Outputs
 
 _UUID = "[0-9a-f-]{36}"
-BUILDS = r"/carme/images/builds"
+BUILDS, START = r"/carme/images/builds", r"/carme/images/start"
 ONE, LOG, REMOVE = rf"{BUILDS}/({_UUID})", rf"{BUILDS}/({_UUID})/log", rf"{BUILDS}/({_UUID})/remove"
 _SILENT = "The database or Slurm does not answer. Look at the list before you try again."
 _FIELDS = ("name", "image", "profile", "text", "kind", "description", "minutes")
@@ -66,6 +68,7 @@ class BuildPage(BaseHandler):
         until = datetime.fromtimestamp(int(str(said["until"])), UTC)
         said |= {"state_words": _STATES.get(build.state, build.state.value), "live": build.state is BuildState.BUILDING}
         said |= {"ready": build.state is BuildState.READY, "until_day": day(until) if said["until"] else ""}
+        said["start"] = start_path(self.current_user, build.name, named=self.allow_named_servers)
         return {**said, "begun": clock(build.created, time.time())}
 
 
@@ -74,8 +77,14 @@ class BuildsPage(BuildPage):
 
     @web.authenticated
     async def get(self) -> None:
-        """Show them; nothing is changed."""
-        await self._show(self._hub, {})
+        """Show them, and the form, filled in with another build of theirs where ``again`` names it."""
+        hub, again = self._hub, self.get_argument("again", "")
+        sent: dict[str, str] = {}
+        if re.fullmatch(_UUID, again):
+            build = await self._one(hub, again)
+            sent = {"name": build.name, "image": build.base, "text": build.text, "description": build.description}
+            sent["kind"] = "requirements" if build.kind == "packages" else build.kind
+        await self._show(hub, sent)
 
     @web.authenticated
     async def post(self) -> None:
@@ -109,12 +118,12 @@ class BuildsPage(BuildPage):
         try:
             builds = await builds_of(hub, user.name)
             offer = await user.spawner.offer()
-            own = catalogue(hub).own(await catalogue(hub).view(), user.name)
         except (StoreError, Refused) as error:
             raise web.HTTPError(503, str(error)) from error
         values = {
             "builds": [self._shown(hub, each) for each in builds],
-            "images": {name: text for name, text in offer.images.items() if name not in own},
+            "images": dict(offer.images),
+            "impossible": cannot_build(user.spawner.site().runtime),
             "profiles": {each.slug: each.display_name for each in offer.profiles},
             "limits": limits,
             "sent": sent,
@@ -138,7 +147,7 @@ class OnePage(BuildPage):
             values["part"] = await Outputs().part(hub, self.current_user.name, place, offset=-TAIL)
         except NoOutput as error:
             waits = build.state is BuildState.BUILDING and error.reason == "missing"
-            values["why"] = "The job waits in the queue, or begins." if waits else error.message
+            values["why"], values["waits"] = (WAITS if waits else error.message), waits
         except SlurmError as error:
             hub.log.warning("The log of build %s of %s is not read: %s", id, build.user, error)
             values["why"] = "The log is not read now. Try it again in a minute."
@@ -189,9 +198,21 @@ class RemovePage(BuildPage):
         self.finish(await self.render_template("carme_image_remove.html", **values))
 
 
+class StartPage(BuildPage):
+    """The way from the catalogue to a form with an image filled in, also while the visitor's server runs."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Lead there; where there is no such form, to the visitor's page, which has the server to be stopped."""
+        image, profile = (self.get_argument(name, "")[:64] for name in ("opt-image", "opt-profile"))
+        path = start_path(self.current_user, image, named=self.allow_named_servers, profile=profile)
+        self.redirect(f"{self.hub.base_url}{path or 'home'}", status=303)
+
+
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (BUILDS, BuildsPage),
     (ONE, OnePage),
     (LOG, LogPage),
     (REMOVE, RemovePage),
+    (START, StartPage),
 ]

@@ -2,13 +2,15 @@
 
 ``/hub/api/carme/users/<name>/image-builds``: GET lists, POST builds by user options of a server, ``…/<uuid>`` is one,
 DELETE removes it, ``…/<uuid>/log?from=N`` is what its log has from an offset on. Callers are those of batch jobs.
-``/hub/api/carme/sessions/<uuid>/image-builds``: POST builds on top of a running session's image.
+``/hub/api/carme/sessions/<uuid>/image-builds``: POST builds on top of a running session's image, GET says what that is.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from jupyterhub.scopes import needs_scope
 from tornado import web
@@ -23,6 +25,7 @@ from carme_hub.spawners.companions.image_builds import (
     open_build,
     remove_build,
     removed_of,
+    terms_of,
 )
 from carme_hub.spawners.companions.outside import origin_of
 from carme_hub.spawners.handlers.batch_jobs import UserHandler
@@ -36,6 +39,8 @@ BUILDS = r"/api/carme/users/([^/]+)/image-builds"
 ONE, LOG = rf"{BUILDS}/({_UUID})", rf"{BUILDS}/({_UUID})/log"
 OF_SESSION = rf"/api/carme/sessions/({_UUID})/image-builds"
 _LARGEST_BODY = 512 << 10
+#: What is said of a build whose job has written nothing.
+WAITS = "The job waits in the queue, or begins."
 _FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str}
 
 
@@ -92,15 +97,22 @@ class BuildsHandler(UserHandler):
 
 
 class SessionBuildsHandler(SessionHandler):
-    """Builds an image on top of a session's."""
+    """Builds an image on top of a session's, and says beforehand what it would be."""
 
     not_known = "The database or Slurm does not answer. Look at your images before you try again."
+
+    async def get(self, id: str) -> None:
+        """Send its base and the limits, or why none can be built; nothing is written."""
+        await self._authorize(id, "terms")
 
     async def post(self, id: str) -> None:
         """Build it; with an ``Idempotency-Key`` only once."""
         await self._authorize(id)
 
-    async def _answer(self, hub: HubContext, spawner: Any, session: Any, *_more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Any, *more: str) -> None:
+        if more == ("terms",):
+            self.finish(json.dumps(await terms_of(hub, spawner, session)))
+            return
         asked = asked_of(_body(self.request.body))
         build, warnings = await open_build(hub, spawner, session, asked, idempotency_key(self))
         self.set_status(201)
@@ -122,7 +134,28 @@ class BuildHandler(UserHandler):
     async def _answer(self, hub: HubContext, user: Any, *more: str) -> None:
         act = remove_build if more[1:] else build_of
         found = await act(hub, user.name, more[0])
-        self.finish(json.dumps(as_json(hub, found)))
+        start = start_path(user, found.name, named=self.allow_named_servers)
+        self.finish(json.dumps({**as_json(hub, found), "start": start}))
+
+
+def start_path(user: Any, image: str, *, named: bool, profile: str = "") -> str:
+    """Return the page on which a user starts a server with an image, below the hub's prefix; "" = stop one before.
+
+    The form of a server that runs leads into that server, so it is another one's form then.
+
+    Args:
+        named: whether users may have servers beside their default one.
+    """
+    words = {**({"opt-profile": profile} if profile else {}), "opt-image": image}
+    if not user.spawner.active:
+        return f"spawn?{urlencode(words)}"
+    return f"spawn/{quote(str(user.name), safe='')}/{_server_name(image)}?{urlencode(words)}" if named else ""
+
+
+def _server_name(image: str) -> str:
+    """Return a name for a server with an image, as JupyterHub takes it: letters, digits and single hyphens."""
+    plain = re.sub("[^a-z0-9]+", "-", image.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"image-{plain}")[:30].rstrip("-")
 
 
 def log_of(user: Any, id: str) -> Place:
@@ -152,11 +185,10 @@ async def answer_log(handler: Any, hub: HubContext, user: Any, id: str) -> None:
     try:
         part = await Outputs().part(hub, user.name, log_of(user, id), offset=int(since), length=NEW)
     except NoOutput as error:
-        if not (live and error.reason == "missing"):
+        if error.reason != "missing":
             raise
-        handler.finish(
-            json.dumps({"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False, "live": True})
-        )
+        nothing = {"text": "", "end": int(since), "size": 0, "inode": "", "replaced": False}
+        handler.finish(json.dumps({**nothing, "live": live, "said": WAITS if live else error.message}))
         return
     except SlurmError as error:
         raise web.HTTPError(503, "The log is not read now. Try it again in a minute.") from error

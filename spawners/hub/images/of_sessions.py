@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from carme_hub.containers.images import pinned
-from carme_hub.containers.runtime import Image
+from carme_hub.containers.registry import cannot_run
+from carme_hub.containers.runtime import Image, Runtime
+from carme_hub.domain.images.audience import is_built
 from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
@@ -40,12 +42,30 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
         return FormImages(listed)
     view, offered = await hub.images.view(), hub.images
     retired = offered.retired(view)
-    more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
-    more |= {name: _of_own(each) for name, each in offered.own(view, spawner.user.name).items()}
+    more = {name: _of_others(each) for name, each in offered.offered(view, spawner.user.name, groups).items()}
+    own = offered.own(view, spawner.user.name)
+    more |= {name: _until(view, each.base, _of_own(each), now) for name, each in own.items()}
+    if more:
+        runtime = spawner.site().runtime
+        more = {name: text for name, text in more.items() if not _cannot_run(runtime, view, name)}
     found = {name: text for name, text in {**more, **listed}.items() if name not in retired}
     ordered = [name for name in (*listed, *more) if name in found]
     starts = OfferedStarts(lambda name, nodes: offered.fetching(view, name, nodes), view.starts)
     return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
+
+
+def _of_others(image: CatalogueImage) -> str:
+    """Return a description; with its author where that is another user, who can write anything there."""
+    if not is_built(image):
+        return image.description
+    author = f"built by {image.by or 'another user'}"
+    return f"{image.description} ({author})" if image.description else author
+
+
+def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
+    """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
+    known = view.images.get(view.builds[name].base if name in view.builds else name)
+    return cannot_run(runtime, _as_image(known)) if known is not None else ""
 
 
 def _of_own(build: Build) -> str:
@@ -80,7 +100,7 @@ async def image_and_site(
     if image is None and hub.images is not None and own is not None and own.user == spawner.user.name:
         base, site = await image_and_site(hub, spawner, owner, own.base, digest or own.base_digest)
         await hub.images.used(own)
-        return replace(base, layer=own.layer(owner.home)), site
+        return replace(base, layers=(own.layer(owner.home), *base.layers)), site
     known = view.images.get(name)
     if image is None and known is not None and not known.gone:
         # Not whether it is retired: the choice was checked, and a companion belongs to a session that keeps the image.

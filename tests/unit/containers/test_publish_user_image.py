@@ -4,90 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import stat
-from collections.abc import Iterator
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rig.user_images import ID, SITE, Place
 
+from carme_hub.containers.build import publish as publishing
 from carme_hub.containers.build import take as taking
-from carme_hub.containers.build.publish import PublishOptions, publish
+from carme_hub.containers.build.publish import (
+    PublishOptions,
+    publish,
+)
 from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.images import pinned, read_image
 from carme_hub.containers.store import add_image
+from carme_hub.containers.store.add import AddOptions
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
+from carme_hub.containers.store.process import Steps
 from carme_hub.domain.images.builds import Build
-from carme_hub.errors import ContainerError
-
-ID = "11111111-1111-4111-8111-111111111111"
-SITE = "lib/python3.11/site-packages"
-
-
-class Place:
-    """A store with one base image, and the home of a user without rights with one build."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store, self.home = folder / "store", folder / "home"
-        self.store.mkdir(mode=0o755)
-        system = folder / "system"
-        (system / "usr/bin").mkdir(parents=True)
-        (system / "usr/bin/tool").write_text("tool")
-        (system / "opt").mkdir()
-        add_image(system, self.store, "base")
-        self.digest = json.loads((self.store / "base/image.json").read_text())["digest"]
-        self.layer = self.home / ".carme/images" / ID
-        (self.layer / SITE / "rich-14.0.dist-info").mkdir(parents=True)
-        (self.layer / SITE / "rich.py").write_text("VERSION = '14.0'\n")
-        (self.layer / SITE / "rich/dev").mkdir(parents=True)
-        (self.layer / SITE / "rich/dev/tools.py").write_text("")
-        (self.layer / SITE / "rich-14.0.dist-info/METADATA").write_text("Name: rich\nVersion: 14.0\nLicense: MIT\n\n")
-        (self.layer / "bin").mkdir()
-        (self.layer / "image.json").write_text('{"name": "usurped", "layer": "/etc"}')
-        self.layer.chmod(0o700)
-        self.build = Build(ID, "nobody", "tools", "base", self.digest, text="rich==14.0\n", description="Colours")
-
-    def give(self) -> None:
-        """Give the home to its user."""
-        if os.geteuid() == 0:
-            entry = pwd.getpwnam("nobody")
-            for path in (self.home, *self.home.rglob("*")):
-                os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
-
-    def publish(self, **options: Any) -> Path:
-        """Publish the build."""
-        self.give()
-        said: list[str] = []
-        path = publish(self.build, self.store, PublishOptions(progress=said.append, **options))
-        self.said = said
-        return path
-
-    def is_clean(self) -> bool:
-        """Return whether the store has nothing but the base."""
-        names = [path.name for path in self.store.iterdir() if not path.name.startswith(".")]
-        return (
-            names == ["base"]
-            and not list(self.store.glob(".adding*"))
-            and len(list(self.store.glob(".digests/*"))) == 1
-        )
-
-
-@pytest.fixture
-def place(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    found = Place(open_path)
-    real = pwd.getpwnam("nobody")
-
-    def of_test(user: str) -> Any:
-        uid = real.pw_uid if os.geteuid() == 0 else os.getuid()
-        return SimpleNamespace(pw_name=user, pw_uid=uid, pw_gid=real.pw_gid, pw_dir=str(found.home))
-
-    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=of_test))
-    return found
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 
 def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
@@ -98,7 +40,7 @@ def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
     assert (image / "opt/carme/layer" / SITE / "rich/dev/tools.py").is_file()
     assert not (image / "opt/carme/layer/image.json").exists()
     read = read_image(image)
-    assert (read.name, read.description, read.layer) == ("tools", "Colours", "/opt/carme/layer")
+    assert (read.name, read.description, read.layers) == ("tools", "Colours", ("/opt/carme/layer",))
     about = json.loads((image / "image.json").read_text())
     assert about["packages"]["python"] == {"rich": "14.0"}
     assert (about["who"], about["labels"]["carme.base"]) == ("nobody", place.digest)
@@ -110,7 +52,7 @@ def test_it_is_the_base_with_the_packages_on_top(place: Place) -> None:
     assert all(path.stat().st_mode & 0o005 for path in (image / "opt").rglob("*")), (
         "users can read what was theirs alone"
     )
-    assert pinned(read).layer == "/opt/carme/layer"
+    assert pinned(read).layers == ("/opt/carme/layer",)
     [parts] = (place.store / ".parts").iterdir()
     assert json.loads(parts.read_text())["bomFormat"] == "CycloneDX"
     assert "Not scanned: CarmeImages.scan names no command" in place.said
@@ -158,7 +100,7 @@ def test_a_folder_that_is_a_link_elsewhere_is_read_as_its_user(place: Place, tmp
     ("script", "error", "said"),
     [
         ("echo 'CVE-2026-1: rich 14.0'; exit 1", NotAllowed, "refuses it: CVE-2026-1: rich 14.0"),
-        ("echo broken >&2; exit 7", ContainerError, "failed with 7: broken"),
+        ("echo broken >&2; exit 2", ContainerUnavailable, "failed with 2: broken"),
         ("grep -q pkg:pypi/rich@14.0 && test -d $0/opt/carme/layer", None, ""),
     ],
 )
@@ -210,6 +152,50 @@ def test_a_base_without_opt_is_no_hindrance_and_a_link_there_is_not_followed(
         assert (place.publish() / "opt/carme/layer" / SITE / "rich.py").is_file()
 
 
+def test_on_top_of_an_image_with_layers_it_is_one_more(place: Place) -> None:
+    first = place.publish()
+    lower = json.loads((first / "image.json").read_text())["digest"]
+    (place.layer / SITE / "rich.py").write_text("VERSION = '15.0'\n")
+    place.build = replace(place.build, name="more", base="tools", base_digest=lower)
+    image = place.publish()
+    read = read_image(image)
+    assert read.layers == ("/opt/carme/layer-2", "/opt/carme/layer")
+    assert (image / "opt/carme/layer-2" / SITE / "rich.py").read_text() == "VERSION = '15.0'\n"
+    assert (image / "opt/carme/layer" / SITE / "rich.py").read_text() == "VERSION = '14.0'\n"
+    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
+    assert pinned(read).layers == read.layers
+
+
+def test_on_top_of_a_squashfs_file_it_is_one(place: Place, tmp_path: Path) -> None:
+    system = tmp_path / "system"
+    (system / "usr/bin").mkdir(parents=True)
+    (system / "usr/bin/tool").write_text("tool")
+    add_image(system, place.store, "file", options=AddOptions(form="sqfs"))
+    digest = json.loads((place.store / "file/image.json").read_text())["digest"]
+    place.build = replace(place.build, base="file", base_digest=digest)
+    image = place.publish()
+    about = json.loads((image / "image.json").read_text())
+    assert (about["format"], about["layer"]) == ("sqfs", "/opt/carme/layer")
+    listed = subprocess.run(
+        ["unsquashfs", "-l", image / "image.sqsh"], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"/opt/carme/layer/{SITE}/rich.py\n" in listed
+    assert "/usr/bin/tool\n" in listed
+    assert "image.json" not in listed
+    read = read_image(image)
+    assert (read.format, read.layers) == ("sqfs", ("/opt/carme/layer",))
+    assert pinned(read).path == f"{image.resolve()}/image.sqsh"
+    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
+    other = place.store / "file/image.sqsh"
+    other.chmod(0o644)
+    with other.open("ab") as file:
+        file.write(b"x")
+    place.build = replace(place.build, name="other")
+    (place.layer / SITE / "rich.py").write_text("VERSION = '16.0'\n")
+    with pytest.raises(ContainerError, match="not the file that was added"):
+        place.publish()
+
+
 def test_the_same_packages_on_the_same_base_are_the_same_image(place: Place) -> None:
     first = place.publish().resolve()
     (place.store / "tools").unlink()
@@ -220,4 +206,89 @@ def test_a_program_that_its_user_stops_holds_nobody_up(place: Place, monkeypatch
     monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "yes wrong | head -c 300000 >&2; kill -STOP $$", "tar"))
     with pytest.raises(ContainerError, match="more than"):
         place.publish(bounds=Bounds(seconds=1.0))
+    monkeypatch.setattr(taking, "_SILENT", 0.5)
+    with pytest.raises(ContainerUnavailable, match="stands still: nothing has come"):
+        place.publish()
+    # Stopped between its last byte and its end, where nobody reads from it any more.
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "exec >&- 2>&-; kill -STOP $$", "tar"))
+    with pytest.raises(ContainerUnavailable, match="does not end"):
+        place.publish()
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "while echo slow; do sleep 0.1; done", "tar"))
+    monkeypatch.setattr(taking, "_GRACE", 0.5)
+    with pytest.raises(ContainerUnavailable, match="is too slow: 0 MiB in"):
+        place.publish()
     assert place.is_clean()
+
+
+def test_a_full_disk_while_it_is_taken_ends_a_program_that_its_user_has_stopped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "head -c 100000 /dev/zero; kill -STOP $$", "tar"))
+    place.give()
+    with pytest.raises(OSError, match="No space left"):
+        place.publish(bounds=BoundsOfAFullDisk())
+
+
+class BoundsOfAFullDisk(Bounds):
+    """Where the first bytes are counted, they cannot be written."""
+
+    def check_size(self, size: int, what: str) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_user_whom_the_directory_does_not_name_now_is_no_fault_of_the_image(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_user: str) -> Any:
+        raise KeyError
+
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=silent))
+    with pytest.raises(ContainerUnavailable, match="or its directory does not answer"):
+        place.publish()
+    place.store.rename(place.store.with_name("away"))
+    with pytest.raises(ContainerUnavailable, match="cannot be used"):
+        publish(place.build, place.store, PublishOptions())
+    place.store.mkdir(mode=0o755)
+    with pytest.raises(ContainerUnavailable, match="is not in"):
+        publish(place.build, place.store, PublishOptions())
+
+
+def test_one_who_is_not_root_reads_no_files_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(pw_uid=4712, pw_gid=4712, pw_dir=str(place.home))
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=lambda _: other))
+    monkeypatch.setattr(taking.os, "geteuid", lambda: 4711)
+    with pytest.raises(ContainerUnavailable, match="only root can read"):
+        taking.take("nobody", ID, place.home / "x.tar", Bounds())
+
+
+def test_what_a_user_may_not_build_is_not_published_either(place: Place) -> None:
+    with (place.layer / SITE / "sparse").open("wb") as file:
+        file.truncate(200 << 20)
+    with pytest.raises(ContainerError, match="has more than"):
+        place.publish(layer_bytes=1 << 20)
+    assert place.is_clean()
+
+
+def test_a_file_that_takes_hours_to_compile_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_for_hours(_tree: Path, steps: Steps) -> None:
+        steps.run(["sleep", "30"])
+
+    monkeypatch.setattr(publishing, "compile_python", compile_for_hours)
+    monkeypatch.setattr(publishing, "_COMPILE", 0.5)
+    with pytest.raises(ContainerError, match="it took more than"):
+        place.publish()
+    assert place.is_clean()
+
+
+def test_what_a_scan_prints_is_shown_as_one_line_that_moves_no_cursor(place: Place) -> None:
+    with pytest.raises(NotAllowed) as error:
+        place.publish(scan=("/bin/sh", "-c", r"printf '\033[2Jwiped\n'; exit 1"))
+    assert str(error.value) == "the scan refuses it: \\x1b[2Jwiped"
+
+
+def test_a_link_whose_name_is_no_utf8_is_said_in_words_that_can_be_sent(place: Place) -> None:
+    (place.layer / SITE / os.fsdecode(b"\xff\n\xe2\x80\xae")).symlink_to("../../../../../etc/passwd")
+    with pytest.raises(ContainerError, match="lead out") as error:
+        place.publish()
+    assert "/\\udcff\\n\\u202e ->" in str(error.value)
+    str(error.value).encode()

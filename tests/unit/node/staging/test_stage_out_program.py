@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,3 +180,30 @@ def test_prolog_of_another_user_cannot_take_a_session_over(base: Path) -> None:
     assert done.returncode == 0
     assert done.stderr
     assert node.listed()[0]["job"] == JOB
+
+
+def test_on_a_shared_tier_slurm_says_whether_a_job_is_over(base: Path) -> None:
+    """The sweep runs on the controller's host, where no process of the job is, and which may have booted since."""
+    squeue = base / "squeue"
+    node = with_output(base, shared=True, squeue=str(squeue))
+    record = node.base / "state" / f"{node.session}.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "began": 0}))
+    node.reboot()
+    for says in ("echo RUNNING", "echo STAGE_OUT", "echo 'Unable to contact slurm controller' >&2; exit 1", "exit 3"):
+        squeue.write_text(f"#!/bin/sh\n{says}\n")
+        squeue.chmod(0o755)
+        assert node.run("sweep").stderr == ""
+        assert (node.data / "run" / "model.pt").exists(), says
+    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
+    assert node.run("sweep").returncode == 0
+    assert (node.target / "run" / "model.pt").read_bytes() == b"weights"
+    assert node.nothing_left()
+
+
+def test_burst_buffer_names_no_user_and_the_list_does(base: Path) -> None:
+    node = with_output(base, shared=True)
+    environ = {"SLURM_JOB_ID": str(JOB), "SLURM_JOB_COMMENT": f"carme-stage {node.session} 1", "PATH": os.defpath}
+    argv = ["/usr/bin/python3", "-IS", str(node.program), "epilog"]
+    subprocess.run(argv, env=environ, check=True, timeout=60)
+    assert (node.target / "run" / "model.pt").read_bytes() == b"weights"
+    assert node.nothing_left()

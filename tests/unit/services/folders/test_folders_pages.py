@@ -54,6 +54,18 @@ async def test_ending_access_asks_first(site: Site) -> None:
     assert (await site.rest("ben", "GET", "folders/genomes"))[0] == 404
 
 
+async def test_an_invitation_that_nobody_has_answered_is_withdrawn(site: Site) -> None:
+    await site.form("ann", "", name="genomes")
+    _, page = await site.form("ann", "folder/genomes/invite", kind="user", subject="ben", role="ro", expires="")
+    assert "Withdraw the invitation of ben…" in page
+    [row] = [one for one in (await site.done("ann", "GET", "folders/genomes"))["members"] if one["subject"] == "ben"]
+    _, page = await site.form("ann", "folder/genomes/revoke", member=str(row["id"]))
+    assert "Withdraw the invitation of ben?" in page
+    _, page = await site.form("ann", "folder/genomes/revoke", member=str(row["id"]), confirmed="yes")
+    assert "ben is invited no more." in page
+    assert "ann invites you" not in await site.page("ben", "")
+
+
 async def test_opening_a_page_changes_nothing_and_acts_need_a_form(site: Site) -> None:
     await site.form("ann", "", name="genomes")
     before = (await site.done("ann", "GET", "folders/genomes/events"))["events"]

@@ -41,14 +41,14 @@ async def test_the_catalogue_shows_what_is_inside_and_leads_to_the_form(site: Si
     assert "a start takes about 7 s here" in text
     assert "3.2 GB" in text
     assert "1 session uses it" in text
-    assert b'href="/hub/spawn?opt-profile=cpu&amp;opt-image=base"' in page.body
+    assert b'href="/hub/carme/images/start?opt-profile=cpu&amp;opt-image=base"' in page.body
 
 
 async def test_a_user_sees_what_they_are_offered_and_nothing_of_others(site: Site) -> None:
     text = await site.visitor("alice").text("")
     assert "1 image." in text
     assert "torch" not in text.replace("torch 2.6", "")
-    assert (await site.visitor("alice").get("image/torch")).code == 409
+    assert (await site.visitor("alice").get("image/torch")).code == 404
     assert (await site.visitor("stranger").get("")).code == 403
 
 

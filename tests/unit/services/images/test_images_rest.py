@@ -67,7 +67,7 @@ async def test_an_image_without_a_digest_works_with_what_is_missing_as_unknown(s
     assert (base["digest"], base["size_bytes"], base["start_seconds"], base["fetch"]) == ("", 0, None, None)
     assert base["description"] == "The usual one"
     assert not any(base["inside"].values())
-    assert base["try_it"] == "/hub/spawn?opt-profile=cpu&opt-image=base"
+    assert base["try_it"] == "/hub/carme/images/start?opt-profile=cpu&opt-image=base"
 
 
 async def test_an_offer_to_a_group_reaches_its_members_until_it_is_taken_back(site: Site) -> None:

@@ -15,6 +15,7 @@ from test_batch_jobs_open import SpawnerOfBatchJobs
 from test_companions_open import PARENT, Part, book, session
 from test_job_script import ALICE
 
+from carme_hub.containers.registry import runtime
 from carme_hub.domain.cluster.reasons import end_sentence
 from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
 from carme_hub.domain.sessions.companions import NoCompanion
@@ -23,7 +24,15 @@ from carme_hub.errors import QuotaExceeded
 from carme_hub.images.offered import OfferedImages
 from carme_hub.images.settings import CarmeImages
 from carme_hub.sessions.registry import SessionRegistry
-from carme_hub.spawners.companions.image_builds import Asked, build_of, builds_of, open_build, remove_build, removed_of
+from carme_hub.spawners.companions.image_builds import (
+    Asked,
+    build_of,
+    builds_of,
+    open_build,
+    remove_build,
+    removed_of,
+    terms_of,
+)
 from carme_hub.spawners.hub.images.of_sessions import form_images, image_and_site
 from carme_hub.spawners.job_script import Server, render
 from carme_hub.store.engine import make_engine
@@ -104,12 +113,13 @@ async def test_it_is_its_users_alone_and_ready_when_its_job_has_completed(part: 
     with pytest.raises(Exception, match="no longer offered"):
         await image_and_site(part, bob, ALICE, "tools")
     image, site = await image_and_site(part, spawner, ALICE, "tools")
-    assert image.layer == f"{ALICE.home}/.carme/images/{build.id}"
+    [layer] = image.layers
+    assert layer == f"{ALICE.home}/.carme/images/{build.id}"
     spec = render(PARENT, ALICE, session.request, image, Server((), {}, "http://x/y", "n"), site)
     plan = json.loads(spec.data)["plan"]
-    assert image.layer in plan["preflight"], "nothing starts without it"
-    assert plan["environ"]["CARME_LAYER"] == plan["environ"]["PYTHONUSERBASE"] == image.layer
-    assert f":{image.layer}/bin:" in plan["environ"]["PATH"]
+    assert layer in plan["preflight"], "nothing starts without it"
+    assert plan["environ"]["CARME_LAYER"] == plan["environ"]["PYTHONUSERBASE"] == layer
+    assert f":{layer}/bin:" in plan["environ"]["PATH"]
     assert (await build_of(part, "alice", build.id)).used, "a session has it"
 
 
@@ -152,6 +162,75 @@ async def test_an_image_that_a_session_has_is_not_removed(part: Any, session: Se
         await remove_build(part, "alice", build.id)
     await book.close(own.id, "It ended.")
     await remove_build(part, "alice", build.id)
+    assert await builds_of(part, "alice") == []
+
+
+async def test_on_top_of_ones_own_image_it_begins_with_that_and_stays_whole_without_it(
+    part: Any, session: Session
+) -> None:
+    spawner = SpawnerOfBuilds()
+    first, _ = await open_build(part, spawner, session, TOOLS)
+    await ended(part, first)
+    own = session.replace(request=replace(session.request, image="tools"))
+    second, _ = await open_build(part, spawner, own, Asked("more", "packages", "attrs==1.0\n"))
+    assert (second.base, second.base_digest) == (first.base, first.base_digest), "the image of the site"
+    assert second.text == "# as in tools:\nrich\n# and on top:\nattrs==1.0\n", "for whoever decides on an offer"
+    said = json.loads(json.loads(part.client.specs[-1].data)["files"]["build.json"]["text"])
+    assert (said["below"], said["below_name"], said["text"]) == (first.id, "tools", "attrs==1.0\n")
+    terms = await terms_of(part, spawner, own)
+    assert (terms["base"], terms["below"]) == (first.base, "tools")
+    assert terms["problem"] == "You may have 2 images of your own here, and have more, tools. Remove one first."
+    await remove_build(part, "alice", first.id)
+    await ended(part, second)
+    image, _ = await image_and_site(part, spawner, ALICE, "more")
+    assert image.layers == (f"{ALICE.home}/.carme/images/{second.id}",)
+
+
+async def test_on_top_of_an_image_of_a_store_with_layers_they_are_stacked(part: Any, session: Session) -> None:
+    spawner = SpawnerOfBuilds()
+    layered = replace(spawner.site_images()[0], layers=("/opt/carme/layer-2", "/opt/carme/layer"))
+    spawner.site_images = lambda: (layered,)  # type: ignore[method-assign]
+    build, _ = await open_build(part, spawner, session, TOOLS)
+    await ended(part, build)
+    image, site = await image_and_site(part, spawner, ALICE, "tools")
+    spec = render(PARENT, ALICE, session.request, image, Server((), {}, "http://x/y", "n"), site)
+    plan = json.loads(spec.data)["plan"]
+    own = f"{ALICE.home}/.carme/images/{build.id}"
+    assert plan["environ"]["CARME_LAYER"] == f"{own}:/opt/carme/layer-2:/opt/carme/layer"
+    assert plan["environ"]["PYTHONUSERBASE"] == own
+    assert f":{own}/bin:/opt/carme/layer-2/bin:/opt/carme/layer/bin:" in plan["environ"]["PATH"]
+    assert plan["environ"]["JUPYTER_PATH"].split(":")[1] == "/opt/carme/layer-2/share/jupyter"
+    assert [each for each in plan["preflight"] if "layer" in each] == [], "those of the store are in the image"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "said"),
+    [
+        (
+            "bubblewrap",
+            "sqfs",
+            "default is a squashfs file; containers are started here by Bubblewrap, which takes a f",
+        ),
+        ("apptainer", "sqfs", ""),
+        ("podman", "sqfs", "takes a folder or a reference to a registry"),
+        ("pyxis", "sqfs", "no image is built in such a step"),
+    ],
+)
+async def test_what_the_runtime_cannot_do_is_said_before_anything_is_held(
+    part: Any, session: Session, name: str, form: Any, said: str
+) -> None:
+    spawner = SpawnerOfBuilds()
+    image, site = replace(spawner.site_images()[0], format=form, base="own"), spawner.site()
+    spawner.site_images = lambda: (image,)  # type: ignore[method-assign]
+    spawner.site = lambda _home="": replace(site, runtime=runtime(name))  # type: ignore[method-assign]
+    if not said:
+        assert (await terms_of(part, spawner, session))["problem"] == ""
+        await open_build(part, spawner, session, TOOLS)
+        return
+    assert said in str((await terms_of(part, spawner, session))["problem"])
+    with pytest.raises(CannotBuild, match=said.partition(";")[0]):
+        await open_build(part, spawner, session, TOOLS)
+    assert part.done == [], "nothing is held"
     assert await builds_of(part, "alice") == []
 
 

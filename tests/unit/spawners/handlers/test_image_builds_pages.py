@@ -17,6 +17,7 @@ import pytest
 from forged_hub import Browser
 from test_home_sessions import Part, SpawnerWithSession, alice, hub, part
 
+from carme_hub.containers.registry import runtime
 from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
 from carme_hub.images.offered import OfferedImages
 from carme_hub.images.settings import CarmeImages
@@ -58,6 +59,8 @@ def images(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     more.images, more.log, more.own_jobs = found, log, HelperThatReadsLogs()
     owner = lambda _spawner: SimpleNamespace(home="/home/alice")  # noqa: E731
     monkeypatch.setattr(SpawnerWithSession, "owner", owner, raising=False)
+    site = lambda _spawner: SimpleNamespace(runtime=runtime("bubblewrap"))  # noqa: E731
+    monkeypatch.setattr(SpawnerWithSession, "site", site, raising=False)
     for module in (pages, rest):
         monkeypatch.setattr(module, "started_hub", lambda: part)
     yield found
@@ -83,8 +86,8 @@ async def test_the_list_has_the_visitors_own_and_the_form(alice: Browser, images
     assert status == 200
     assert "tools</a>" in text
     assert "secret" not in text
-    assert 'action="/hub/carme/images/builds"' in text
-    assert "You may have 5 images of 10.0 GiB each" in text
+    assert 'action="/hub/carme/images/builds#carme-build-new"' in text, "a refusal is seen where the form is"
+    assert "You may have 5 images of 10 GiB at most" in text
 
 
 async def test_a_refused_form_is_shown_again_as_it_was_sent(
@@ -113,14 +116,74 @@ async def test_a_refused_form_is_shown_again_as_it_was_sent(
     assert (wanted.name, wanted.kind, wanted.minutes) == ("mine", "requirements", 20)
 
 
+@pytest.mark.parametrize(
+    ("active", "named", "path"),
+    [
+        (False, True, "spawn?opt-image=my.tools"),
+        (True, True, "spawn/alice/my-tools?opt-image=my.tools"),
+        (True, False, ""),
+    ],
+)
+def test_a_link_leads_to_a_form_and_not_into_the_server_that_runs(active: bool, named: bool, path: str) -> None:
+    user = SimpleNamespace(name="alice", spawner=SimpleNamespace(active=active))
+    assert rest.start_path(user, "my.tools", named=named) == path
+
+
+async def test_the_catalogue_leads_to_a_form(alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/hub/carme/images/start?opt-profile=cpu&opt-image=//evil.example"
+    status, _, answer = await alice.ask("GET", path)
+    assert (status, answer["Location"]) == (303, "/hub/home"), "her server runs, and she may have no other"
+    monkeypatch.setattr(SpawnerWithSession, "active", False)
+    status, _, answer = await alice.ask("GET", path)
+    assert (status, answer["Location"]) == (303, "/hub/spawn?opt-profile=cpu&opt-image=%2F%2Fevil.example")
+
+
+def test_the_name_of_the_server_is_one_for_jupyterhub() -> None:
+    user = SimpleNamespace(name="alice", spawner=SimpleNamespace(active=True))
+    path = rest.start_path(user, f"2026-{'x' * 35}", named=True)
+    assert path.partition("?")[0] == f"spawn/alice/image-2026-{'x' * 19}"
+
+
+async def test_a_runtime_that_builds_nothing_is_said_in_place_of_the_form(
+    alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        SpawnerWithSession, "site", lambda _self: SimpleNamespace(runtime=runtime("pyxis")), raising=False
+    )
+    status, text = await get(alice, BUILDS)
+    assert status == 200
+    assert "no image is built in such a step" in text
+    assert "<form" not in text.partition('id="carme-build-new"')[2].partition("</main>")[0]
+
+
+async def test_what_was_not_built_is_changed_and_built_again(alice: Browser, images: Any) -> None:
+    one = add(images, kind="packages", description="Colours")
+    images.builds.change(one.id, state=BuildState.FAILED, problem="The build ended with exit code 1.")
+    other = add(images, name="secret", user="bob", text="secret-tool\n")
+    status, text = await get(alice, BUILDS)
+    assert f'href="/hub/carme/images/builds?again={one.id}#carme-build-new"' in text
+    status, text = await get(alice, f"{BUILDS}?again={one.id}")
+    assert status == 200
+    assert 'value="tools"' in text
+    assert ">rich<2 </textarea>" in text
+    assert 'value="Colours"' in text
+    status, text = await get(alice, f"{BUILDS}?again={other.id}")
+    assert status == 404
+    assert "secret-tool" not in text
+    assert (await get(alice, f"{BUILDS}?again=nothing"))[0] == 200
+
+
 async def test_the_page_of_a_build_has_its_log_and_follows_it(alice: Browser, images: Any, part: Part) -> None:
     one = add(images, created=time.time())
     images.builds.change(one.id, state=BuildState.BUILDING)
     status, text = await get(alice, f"{BUILDS}/{one.id}")
     assert status == 200
     assert "The job waits in the queue, or begins." in text
+    assert 'data-live="yes"' in text, "it is followed from the beginning"
+    status, text = await get(alice, f"{BUILDS}/{one.id}/log?of=build&from=0")
+    assert json.loads(text)["said"] == "The job waits in the queue, or begins."
     helper: Any = part.own_jobs  # type: ignore[attr-defined]
-    [path] = helper.looked
+    [path] = set(helper.looked)
     assert path.endswith(f"/.carme/sessions/{one.id}/job.log")
     helper.logs[path] = b"Collecting <rich>\n"
     status, text = await get(alice, f"{BUILDS}/{one.id}")

@@ -4,6 +4,7 @@
    Every tab asks its own server; the server asks the hub, once a minute for all of them. A warning is shown once in all
    tabs, and stays until somebody has seen it. */
 
+import { STYLE as KEEP_STYLE, keepPart } from "./image-keep.js";
 import { readMessage } from "./messages.js";
 import { runsPart } from "./session-runs.js";
 import { Shown, dueSave, firstMore, gib, gpuWords, moreText, span, statusText, warnings } from "./session-words.js";
@@ -84,12 +85,21 @@ export async function activityPlugin({ library, has, element }) {
       this._act = act;
       this._message = element("p", { role: "status" });
       this._body = element("div", { text: "One moment …" });
-      this.node.append(element("h2", { text: "What this session uses" }), this._body, this._message);
+      const ask = (path, options) => request(path, options, "images");
+      const place = (page) => `${PageConfig.getOption("hubHost")}${PageConfig.getOption("hubPrefix")}${page}`;
+      this._keep = keepPart({ element, request: ask, place, isSeen: () => this.isVisible && !document.hidden });
+      this._keep.node.hidden = !PageConfig.getOption("hubPrefix"); // without a hub nobody builds it
+      this.node.append(element("h2", { text: "What this session uses" }), this._body, this._message, this._keep.node);
       this.node.tabIndex = 0;
     }
 
     say(text) {
       this._message.textContent = text;
+    }
+
+    onAfterShow(message) {
+      super.onAfterShow(message);
+      if (!this._keep.node.hidden) this._keep.begin();
     }
 
     render(view, runs) {
@@ -187,7 +197,7 @@ export async function activityPlugin({ library, has, element }) {
     'd="M3 20h18v2H3zM4 12h3v7H4zm5-5h3v12H9zm5 3h3v9h-3zm5-7h3v16h-3z"/></svg>';
 
   function activate(app, palette, statusBar) {
-    document.head.append(element("style", { text: STYLE }));
+    document.head.append(element("style", { text: STYLE + KEEP_STYLE }));
     const command = "carme-hub:toggle-activity";
     let view = null, timer, asking = false, shown;
     const bar = new Widget();
