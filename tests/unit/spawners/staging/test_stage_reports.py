@@ -143,7 +143,11 @@ async def test_the_page_names_the_targets_that_its_user_has_chosen_since(staging
     assert shown(kept, "", 1000.0)["copies"] == ["s3:b/x -> x", "run -> /full/run"]
     await stagings.decide("alice", ID, "retry", "run -> /home/alice/run")
     done = await stagings.report(ID, nonce, {"way": "out", "state": "done", "files": 1, "bytes": 7}, "node1")
-    assert shown(done, "", 1000.0)["copies"] == ["s3:b/x -> x", "run -> /home/alice/run"]
+    (stored,) = await stagings.of("alice")
+    for each in (done, stored):
+        assert shown(each, "", 1000.0)["copies"] == ["s3:b/x -> x", "run -> /home/alice/run"]
+    run = replace(stored, stage={**stored.stage, "run": "run-7"})
+    assert shown(run, "", 1000.0)["copies"][1:] == ["run -> /full/run", "run -> /home/alice/run"], "some had got there"
 
 
 IN, OUT = {"way": "in", "state": "done"}, {"way": "out", "state": "done", "bytes": 5, "files": 1}
