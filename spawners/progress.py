@@ -101,7 +101,8 @@ def waiting_event(hub: HubContext, id: str) -> Event | None:
         sentence = waiting_sentence(job, ahead_of(job, snapshot), time.time(), local_timezone())
         return 20, sentence[:1].upper() + sentence[1:]
     if job.phase is Phase.ACTIVE:
-        return ALLOCATED, f"Slurm has allocated {', '.join(job.nodes)}; the container is starting."
+        next_ = "data is copied before the start" if session.request.stage.get("in") else "the container is starting"
+        return ALLOCATED, f"Slurm has allocated {', '.join(job.nodes)}; {next_}."
     return None
 
 
