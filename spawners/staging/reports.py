@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Engine
 
@@ -53,6 +55,8 @@ class Stagings:
     def __init__(self, engine: Engine, cluster: str, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = StagingStore(engine, cluster), clock
         self._newest: dict[str, Staging] = {}
+        # Several nodes report at once, and a user decides meanwhile: none must take back what another has written.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, session: str, user: str, stage: Mapping[str, Any]) -> str:
         """Write down that a session copies data, and return what its node proves itself with."""
@@ -78,6 +82,10 @@ class Stagings:
         Raises:
             ReportRefused: it is not of this session. ValueError: it is no report.
         """
+        async with self._locks.setdefault(session, asyncio.Lock()):
+            return await self._report(session, nonce, value, node)
+
+    async def _report(self, session: str, nonce: str, value: object, node: str) -> Staging:
         known = await self.get(session)
         if known is None or not hmac.compare_digest(known.nonce_hash, hash_nonce(nonce)):
             raise ReportRefused("the nonce is not this session's")
@@ -123,6 +131,10 @@ class Stagings:
         Raises:
             Refused: there is nothing to decide, or a line is wrong.
         """
+        async with self._locks.setdefault(session, asyncio.Lock()):
+            return await self._decide(user, session, do, out)
+
+    async def _decide(self, user: str, session: str, do: str, out: str) -> Staging:
         known = await in_store_thread(self._store.get, session)
         if known is None or known.user != user or known.state is not StageState.KEPT:
             raise Refused("Nothing of that session is kept on a node.", reason="unknown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -196,3 +197,16 @@ async def test_data_is_said_to_arrive_as_long_as_its_node_says_so(stagings: Stag
     assert stagings.arriving(ID, began=900.0).startswith("Copying data to the node: 0 B of 1.0 GiB")
     await stagings.report(ID, nonce, IN, "node1")
     assert stagings.arriving(ID, began=1000.0) == ""
+
+
+async def test_reports_of_several_nodes_at_once_and_a_decision_take_nothing_back(stagings: Stagings) -> None:
+    nonce = await stagings.open(ID, "alice", STAGE)
+    names = [f"node{number}" for number in range(8)]
+    await asyncio.gather(*(stagings.report(ID, nonce, KEPT, name) for name in names))
+    done = [stagings.report(ID, nonce, OUT, name) for name in names[1:]]
+    await asyncio.gather(*done, stagings.decide("alice", ID, "discard"))
+    (kept,) = await stagings.kept("alice")
+    assert kept.where == "node0"
+    assert "node0" in kept.decision["nodes"]
+    found = await stagings.report(ID, nonce, {"way": "out", "state": "discarded"}, "node0")
+    assert (found.state, found.decision) == (StageState.DISCARDED, {})
