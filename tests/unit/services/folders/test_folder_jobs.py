@@ -220,6 +220,19 @@ async def test_a_lost_answer_is_looked_up_and_a_job_that_never_was_is_given_up(
     assert (job["state"], job["problem"]) == ("failed", "Slurm knows no such job. Start it again.")
 
 
+async def test_without_accounting_a_job_that_the_controller_has_forgotten_blocks_nobody_for_ever(
+    site: Site, slurm: SlurmThatRunsWhenTold
+) -> None:
+    jobs, now = site.service.jobs, time.time()
+    await site.done("ann", "POST", "folders/genomes/measure")
+    slurm.jobs.clear()
+    slurm.without_accounting = True
+    for hours, state in ((2, "waiting"), (25, "failed")):
+        jobs._clock = lambda hours=hours: now + hours * 3600  # type: ignore[misc]
+        await jobs.look()
+        assert (await site.done("ann", "GET", "folders/genomes/disk"))["job"]["state"] == state
+
+
 async def test_folders_are_measured_by_themselves_where_the_site_wants_it(
     site: Site, slurm: SlurmThatRunsWhenTold
 ) -> None:
