@@ -39,6 +39,8 @@ MEMORY_MIB = 2048
 #: Seconds without a report after which a job is looked for in Slurm; after its end, in which a report may be under way;
 #: and after which a job that Slurm has never known is given up.
 QUIET, LATE, NEVER = 60.0, 60.0, 600.0
+#: Seconds after which the controller's word is enough, where accounting does not answer.
+WITHOUT_ACCOUNTING = 86_400.0
 #: Seconds between two looks at which folders are due, and how many jobs of our own there are at a time.
 DUE_EVERY, MOST_OWN = 3600.0, 4
 _OWN_FIELDS = ("account", "partition", "qos", "reservation")
@@ -217,7 +219,12 @@ class FolderJobs:
             if job.state is JobState.ASKED:
                 await in_store_thread(lambda: self._store.change(job.id, state=JobState.WAITING, slurm_id=live[-1].id))
             return
-        records: Sequence[Job | JobRecord] = found or await self._client.records(name, job.user, job.asked - 60)
+        records: Sequence[Job | JobRecord] = found
+        try:
+            records = found or await self._client.records(name, job.user, job.asked - 60)
+        except SlurmError:  # a site without accounting: the controller has said that it knows no such job
+            if now - max(job.asked, job.reported) < WITHOUT_ACCOUNTING:
+                raise
         if records:
             last = records[-1]
             if last.phase is Phase.TERMINAL and now - (last.end or 0.0) > LATE:

@@ -117,7 +117,7 @@ LEFT = {
         ),
         *("[a_change", "[names_are", "[what_is_no_file", "[a_folder_that", "[a_program_that", "[names_that"),
         *("[a_full_disk", "[a_walk_that", "[what_is_moved", "[what_cannot_be", "[a_published_folder_stays"),
-        *("[members_with", "[test_what_was", "[test_who_manages", "[test_a_writer_who"),
+        *("[members_with", "-test_what_was", "-test_who_manages", "-test_a_writer_who"),
     ),
     # Uploads and archives without a proxy and a Slurm: tests/unit/files, and one upload in a browser.
     "browser/test_files_page.py": ("goes_on_after", "is_cancelled", "as_an_archive", "on_a_phone"),

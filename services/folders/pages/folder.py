@@ -83,7 +83,10 @@ class FolderHandler(FolderPage):
                 for one in events
             ],
             looks=await looks(self.service, found, self.actor),
-            is_kept=any(one["kind"] == "dataset" and one["state"] == "accepted" for one in row["members"]),
+            is_kept=any(
+                (one["kind"], one["subject"], one["state"]) == ("dataset", self.visitor.name, "accepted")
+                for one in row["members"]
+            ),
         )
 
 

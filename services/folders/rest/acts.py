@@ -183,6 +183,7 @@ async def health(call: Call) -> models.HealthOut:
         folders=len(every),
         not_applied=[each.folder.name for each in every if each.folder.problem],
         drifted=[each.folder.name for each in every if each.folder.drift],
+        full=[each.folder.name for each in every if call.service.disk.known(each.folder.id).warnings],
         unknown_on_disk=reconciler.unknown_on_disk,
     )
 

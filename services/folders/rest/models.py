@@ -283,7 +283,8 @@ class HealthOut(BaseModel):
     """How the folders are kept. ``compared``: when all were last compared with the file system, 0 = not yet.
 
     ``not_applied``: names of folders with something that is not applied yet, ``drifted``: that were changed by hand;
-    ``unknown_on_disk``: ids on disk that no folder has, by root.
+    ``full``: that are full or nearly, as far as that is known; ``unknown_on_disk``: ids on disk that no folder has, by
+    root.
     """
 
     compared: int
@@ -291,4 +292,5 @@ class HealthOut(BaseModel):
     folders: int
     not_applied: list[str]
     drifted: list[str]
+    full: list[str]
     unknown_on_disk: dict[str, list[str]]

@@ -25,6 +25,7 @@ class SlurmThatRunsWhenTold:
     refuses: str = ""
     silent: bool = False
     loses_answer: bool = False
+    without_accounting: bool = False
 
     async def submit(self, spec: JobSpec) -> int:
         """Take a job."""
@@ -46,7 +47,9 @@ class SlurmThatRunsWhenTold:
         return tuple(job for job in self.jobs.values() if (job.name, job.user) == (name, user))
 
     async def records(self, name: str, user: str, since: float) -> Sequence[JobRecord]:
-        """Return nothing: accounting has forgotten it as well."""
+        """Return nothing: accounting has forgotten it as well, or is not there."""
+        if self.without_accounting:
+            raise SlurmUnreachable("no slurmdbd")
         return ()
 
     def end(self, state: str, exit_code: int = 0, end: float = 0.0) -> None:

@@ -220,6 +220,19 @@ async def test_a_lost_answer_is_looked_up_and_a_job_that_never_was_is_given_up(
     assert (job["state"], job["problem"]) == ("failed", "Slurm knows no such job. Start it again.")
 
 
+async def test_without_accounting_a_job_that_the_controller_has_forgotten_blocks_nobody_for_ever(
+    site: Site, slurm: SlurmThatRunsWhenTold
+) -> None:
+    jobs, now = site.service.jobs, time.time()
+    await site.done("ann", "POST", "folders/genomes/measure")
+    slurm.jobs.clear()
+    slurm.without_accounting = True
+    for hours, state in ((2, "waiting"), (25, "failed")):
+        jobs._clock = lambda hours=hours: now + hours * 3600  # type: ignore[misc]
+        await jobs.look()
+        assert (await site.done("ann", "GET", "folders/genomes/disk"))["job"]["state"] == state
+
+
 async def test_folders_are_measured_by_themselves_where_the_site_wants_it(
     site: Site, slurm: SlurmThatRunsWhenTold
 ) -> None:
@@ -253,3 +266,27 @@ async def test_the_address_of_reports_is_the_sites(tmp_path: Path, monkeypatch: 
         assert found.service.jobs._address == "https://lab.org/services/folders/"
     async with running(tmp_path, monkeypatch) as found:
         assert found.service.jobs._address == f"http://127.0.0.1:8000{PREFIX}"
+
+
+async def test_a_folder_that_is_nearly_full_is_told_in_lists_and_for_monitoring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = tmp_path / "forged"
+    forged.write_text("#!/bin/sh\necho '#500001 950 0 1000 00 [--------] 5 0 0 00 [--------]'\n")
+    forged.chmod(0o755)
+    quotas = {"projects": {"reader": "xfs", "prefix": [str(forged)]}}
+    async with running(tmp_path, monkeypatch, roots={"projects": str(tmp_path)}, disk_quotas=quotas) as found:
+
+        async def project(_root: str, _id: str) -> int:
+            return 500_001
+
+        monkeypatch.setattr(found.service.disk, "_project", project)
+        await found.done("ann", "POST", "folders", {"name": "genomes"})
+        assert (await found.done("root", "GET", "health"))["full"] == []
+        await found.service.disk.look(await found.service.folders.every())
+        said = "/shared/genomes is 95 % full. 950 KiB used of 1000 KiB."
+        [one] = (await found.done("ann", "GET", "folders"))["folders"]
+        assert said in one["warnings"]  # the disk of the test's machine may be full, too
+        assert said in await found.page("ann", "")
+        assert said in await found.page("ann", "folder/genomes")
+        assert (await found.done("root", "GET", "health"))["full"] == ["genomes"]

@@ -94,6 +94,10 @@ async def test_a_dataset_is_published_and_put_on_a_list(site: Site) -> None:
     status, page = await site.form("cleo", "folder/genomes/keep")
     assert "is on your list" in page
     assert "genomes" in await site.page("cleo", "")
+    assert "Take it off my list" in await site.page("cleo", "folder/genomes")
+    page = await site.page("ann", "folder/genomes")
+    assert "Leave…" not in page, "the owner, whose dataset somebody else keeps"
+    assert "Take it off my list" not in page
 
 
 async def test_bad_forms_say_what_to_do(site: Site) -> None:
