@@ -18,6 +18,7 @@
     │   ├── SchemaMismatch      the database is not of this release
     │   └── NotActive           another hub holds the lease, so this one changes nothing
     ├── ContainerError          an image or a runtime cannot be used
+    │   └── ContainerUnavailable   what the work on an image needs is silent, busy or full: proves nothing
     ├── SandboxError            the one-machine cluster could not do what was requested
     └── ConfigError             a setting is wrong; the message names it
 """
@@ -131,6 +132,10 @@ class NotActive(StoreError):
 
 class ContainerError(CarmeError):
     """An image or a container runtime cannot be used as requested."""
+
+
+class ContainerUnavailable(ContainerError):
+    """What the work on an image needs does not answer, is busy or full. It proves nothing about the image."""
 
 
 class SandboxError(CarmeError):

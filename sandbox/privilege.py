@@ -33,7 +33,8 @@ def install_helpers(cluster: Cluster) -> None:
     """Put the root-owned helpers and their settings into the state folder."""
     layout = cluster.layout
     layout.libexec.mkdir(exist_ok=True)
-    for name in ("carme-token", "carme-submit", "carme-jobs", "carme-folders", "carme-folders-tree"):
+    of_folders = ("carme-folders", "carme-folders-acls", "carme-folders-tree")
+    for name in ("carme-token", "carme-submit", "carme-jobs", *of_folders):
         target = layout.libexec / name
         new = target.with_suffix(".new")
         shutil.copyfile(share_folder() / "libexec" / name, new)

@@ -32,6 +32,13 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class NamePageQuery(Query):
+    """A page of a list that is ordered by name."""
+
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    cursor: Annotated[str, Field(max_length=255, description="next of the page before")] = ""
+
+
 class Error(BaseModel):
     """The body of every answer that is not a success."""
 

@@ -128,6 +128,10 @@ class Server:
     stage_nonce: str = ""
 
 
+#: That of a job without a server.
+NOBODY = Server(argv=(), environ={}, callback="", nonce="")
+
+
 @dataclass(frozen=True, slots=True)
 class Reporting:
     """Where the reporters of jobs send what the jobs use (``CarmeActivity``).
@@ -383,8 +387,10 @@ def _document(
         "singleuser": singleuser,
     }
     if request.stage:
+        paths = tls_paths(session_folder(owner, session)) if server.tls else {}
+        proofs = {name.removesuffix("file"): path for name, path in paths.items()}
         places = site.scratch, site.binds, site.copies
-        document["stage"] = stage_part(request, *places, server.callback, server.stage_nonce)
+        document["stage"] = stage_part(request, *places, server.callback, server.stage_nonce, proofs)
         files["carme-staging"] = dict(STAGING)
     if site.reporting is not None:
         document["activity"] = site.reporting.part(session, request, virtual=site.virtual)

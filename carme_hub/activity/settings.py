@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
 
 from traitlets import Bool, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
+
+from carme_hub.service_address import is_service_address, service_address
 
 #: The service's name and its address below ``/services/``; the path of a session's minutes below that.
 SERVICE, MINUTES_PATH = "activity", "api/v1/sessions/{session}/minutes"
@@ -107,8 +108,7 @@ class CarmeActivity(LoggingConfigurable):
     @validate("url")
     def _check_url(self, proposal: dict[str, str]) -> str:
         value = proposal["value"]
-        parts = urlsplit(value)
-        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
+        if value and not is_service_address(value):
             raise TraitError(
                 f"CarmeActivity.url is {value!r}; give the service's whole address, such as "
                 "https://hub.example.org/services/activity/"
@@ -122,12 +122,4 @@ def service_url(settings: CarmeActivity, public_url: str, bind_url: str, api_url
     Args:
         public_url, bind_url: JupyterHub's settings; public_url may be "". api_url: of the hub's API, as nodes reach it.
     """
-    if settings.url:
-        return settings.url
-    base = urlsplit(public_url or bind_url)
-    path = f"{base.path.rstrip('/')}/services/{SERVICE}/"
-    if public_url:
-        return f"{base.scheme}://{base.netloc}{path}"
-    host = urlsplit(api_url).hostname or "127.0.0.1"
-    port = base.port or (443 if base.scheme == "https" else 80)
-    return f"{base.scheme}://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    return settings.url or service_address(SERVICE, public_url, bind_url, api_url)

@@ -108,7 +108,7 @@ class ConfiguredApp(Application):
         """Ask for confirmation unless ``--yes`` is given; raise ``Refused`` where the answer is no."""
         if self.yes:
             return
-        if not sys.stdin.isatty():
+        if not can_ask():
             raise UsageError(f"{question} There is no terminal to ask on: add --yes.")
         if not says_yes(f"{question} [y/N] "):
             raise Refused("Nothing was done.", reason="not-confirmed")
@@ -125,6 +125,14 @@ class ConfiguredApp(Application):
         if shown and sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         return task.result()
+
+
+def can_ask() -> bool:
+    """Return whether there is a terminal on which a person could answer; standard input may also be closed."""
+    try:
+        return sys.stdin is not None and sys.stdin.isatty()
+    except (OSError, ValueError):
+        return False
 
 
 def says_yes(question: str) -> bool:

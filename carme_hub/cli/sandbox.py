@@ -10,6 +10,7 @@ from typing import Any
 from traitlets import Bool, Integer, Unicode
 from traitlets.config import Application
 
+from carme_hub.cli.base import can_ask, says_yes
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox
 from carme_hub.sandbox.slurm.virtual_driver import CHANGES, change
@@ -151,7 +152,10 @@ class ResetApp(_SandboxCommand):
         sandbox = Sandbox(self.folder())
         if not self.yes:
             print(f"This removes {sandbox.layout.state} and, with the last sandbox, the demo users and their homes.")
-            if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            if not can_ask():
+                print("carme-hub sandbox: there is no terminal to ask on: add --yes", file=sys.stderr)
+                return 2
+            if not says_yes("Go on? [y/N] "):
                 print("Nothing was removed.")
                 return 1
         sandbox.reset(self.progress)

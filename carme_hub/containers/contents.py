@@ -115,7 +115,7 @@ class _Look:
             said = json.loads(self.text("usr/local/cuda/version.json"))
             if told := version(said["cuda"]["version"]):
                 return told
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             pass
         if found := re.search(r"CUDA Version (\d[\d.]*)", self.text("usr/local/cuda/version.txt")):
             return version(found[1])

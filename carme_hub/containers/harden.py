@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from carme_hub.domain.wording import escaped
 from carme_hub.errors import ContainerError
 
 #: Mount points of runtimes, created in images without them, since a read-only root cannot get them later.
@@ -73,7 +74,8 @@ def harden(tree: Path, *, owner: int = 0) -> HardeningReport:
         if found != root and not found.startswith(f"{root}/"):
             escapes.append(f"{path} -> {found}")
     if escapes:
-        raise ContainerError(f"these names lead out of the image: {', '.join(escapes[:MAX_EXAMPLES])}")
+        named = escaped(", ".join(escapes[:MAX_EXAMPLES]))
+        raise ContainerError(f"these names lead out of the image: {named}")
     os.lchown(tree, owner, owner)
     tree.chmod(0o755)
     return report

@@ -133,19 +133,8 @@ class DiskReader:
         return found[:_MAX_PLACES]
 
     async def _of_place(self, place: Place, question: Question) -> list[Use]:
-        reader = READERS[place.reader]
-        argv = list(reader.argv(question))
-        if place.prefix and PurePath(place.prefix[0]).name == "ssh":
-            argv = [shlex.join(argv)]  # ssh(1) gives its words, joined by spaces, to a shell
         async with self._semaphore:
-            answer = await self._readers.run([*place.prefix, *argv])
-        if answer.code and not answer.out.strip():  # quota(1) exits with 1 where somebody is above a limit
-            raise CarmeError(f"{place.reader}: {answer.message}")
-        try:
-            return [reader.parse(answer.out, question, time.time())]
-        except ValueError as error:
-            why = f": {answer.message}" if answer.code or answer.err.strip() else ""
-            raise CarmeError(f"{error}{why}") from error
+            return [await asked(place.reader, place.prefix, question, self._readers)]
 
     async def _of_command(self, user: str) -> list[Use]:
         async with self._semaphore:
@@ -155,6 +144,32 @@ class DiskReader:
         read = json.loads(answer.out)
         places = _ANSWER.validate_python(read if isinstance(read, list) else [read])
         return [Use(each.path, each.used_bytes, limit=each.limit_bytes, shared=each.shared) for each in places]
+
+
+async def asked(name: str, prefix: Sequence[str], question: Question, commands: Commands) -> Use:
+    """Ask a reader by its name; return what it says.
+
+    Args:
+        prefix: words in front of its command.
+
+    Raises:
+        CarmeError: it gave no answer, or none that can be read.
+    """
+    reader = READERS[name]
+    try:
+        argv = list(reader.argv(question))
+        if prefix and PurePath(prefix[0]).name == "ssh":
+            argv = [shlex.join(argv)]  # ssh(1) gives its words, joined by spaces, to a shell
+        answer = await commands.run([*prefix, *argv])
+    except ValueError as error:
+        raise CarmeError(str(error)) from error
+    if answer.code and not answer.out.strip():  # quota(1) exits with 1 where somebody is above a limit
+        raise CarmeError(f"{name}: {answer.message}")
+    try:
+        return reader.parse(answer.out, question, time.time())
+    except ValueError as error:
+        why = f": {answer.message}" if answer.code or answer.err.strip() else ""
+        raise CarmeError(f"{error}{why}") from error
 
 
 def _home(user: str) -> str:

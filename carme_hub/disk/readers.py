@@ -7,7 +7,7 @@ where the command has such a form.
 | reader | command | of |
 |---|---|---|
 | ``xfs`` | ``xfs_quota -x -c 'report …' MOUNT`` | user, group, project |
-| ``quota`` | ``quota -vwp -u NAME`` (ext4, NFS by rpc.rquotad) | user, group |
+| ``quota`` | ``quota -vwp -u NAME`` (ext4, NFS by rpc.rquotad) | user, group, project (its number) |
 | ``lustre`` | ``lfs quota -q -u NAME MOUNT`` | user, group, project (its number) |
 | ``gpfs`` | ``mmlsquota -Y -u NAME DEVICE`` | user, group, project (a fileset) |
 | ``zfs`` | ``zfs get -Hp …`` | user, group, project (a dataset below the named one) |
@@ -120,8 +120,8 @@ def _limit_or_zero(text: str | None) -> int | None:
 
 
 def _quota_argv(question: Question) -> list[str]:
-    flag = {USER: "-u", GROUP: "-g"}[question.of]
-    if question.name.isdigit() or question.name.lower().startswith("0x"):
+    flag = {USER: "-u", GROUP: "-g", PROJECT: "-P"}[question.of]
+    if question.of != PROJECT and (question.name.isdigit() or question.name.lower().startswith("0x")):
         # quota(1) takes it for the number of a user or group: the figures would be those of somebody else.
         raise ValueError(f"quota cannot be asked of {question.of} {question.name!r}, whose name it reads as a number")
     return ["quota", "-v", "-w", "-p", "--show-mntpoint", "--hide-device", flag, "--", question.name]
@@ -295,7 +295,7 @@ def _disk_parse(text: str, question: Question, now: float) -> Use:  # noqa: ARG0
 
 READERS = {
     "xfs": Reader(_xfs_argv, _xfs_parse),
-    "quota": Reader(_quota_argv, _quota_parse, (USER, GROUP)),
+    "quota": Reader(_quota_argv, _quota_parse),
     "lustre": Reader(_lustre_argv, _lustre_parse),
     "gpfs": Reader(_gpfs_argv, _gpfs_parse),
     "zfs": Reader(_zfs_argv, _zfs_parse),

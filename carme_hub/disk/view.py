@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from carme_hub.disk.reader import DiskReader
-from carme_hub.domain.disk_use import DAY, Use, Warning, days_left, growth, warning
+from carme_hub.domain.disk_use import DAY, Use, Warning, days_left, growth, size, warning
 from carme_hub.errors import StoreError
 from carme_hub.store.disk.samples import PATH_LENGTH, DiskUseStore
 from carme_hub.store.threads import in_store_thread
@@ -143,6 +143,26 @@ class DiskUse:
                     # One user whom nothing can be asked of is no reason to forget the others' growth.
                     self._log.exception("The disk use of %s cannot be asked for", user)
             await asyncio.sleep(LOOK_SECONDS)
+
+
+def place_text(place: PlaceView, measured: str) -> str:
+    """Return what is to be said of a place for people.
+
+    Args:
+        measured: when that was, for people; "" where a quota says it.
+    """
+    use = place.use
+    limit = use.soft if use.soft is not None else use.limit
+    text = f"{size(use.used)} used" + (f" of {size(limit)}" if limit is not None else "")
+    if use.files is not None and use.file_limit is not None:
+        text += f", {use.files:,} of {use.file_limit:,} files"
+    if use.shared:
+        text += ", by all users together"
+    if measured:
+        text += f", measured {measured}"
+    if place.growth is not None and abs(place.growth) >= 1 << 20:
+        text += f"; it {'grows' if place.growth > 0 else 'shrinks'} by {size(int(abs(place.growth)))} a day"
+    return text + "."
 
 
 def as_json(view: DiskView) -> dict[str, Any]:

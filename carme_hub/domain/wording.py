@@ -1,4 +1,4 @@
-"""Format amounts of GPU time, durations and times for people. Pure; English day names, independent of the locale."""
+"""Format amounts of GPU time, durations, times and foreign texts for people. Pure; English, whatever the locale."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def duration(seconds: int) -> str:
 def day(at: datetime) -> str:
     """Return "30 November 2026"."""
     return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def escaped(text: str) -> str:
+    r"""Return a foreign text, such as the name of a file, as one line that can be shown and sent: ``a\udcffb``.
+
+    Bytes that are no UTF-8 are surrogates in Python (PEP 383), which no page and no JSON can have.
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def moment(at: float, now: float, zone: str) -> str:

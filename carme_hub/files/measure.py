@@ -1,19 +1,22 @@
+# ruff: noqa: UP006, UP035
 """``python -m carme_hub.files.measure FOLDER``: how much a folder has, and its largest folders, as JSON on stdout.
 
-The page *Files* starts it with the lowest priority, and the session once a day for the home. It counts what is on the
-disk (blocks, hard links once), stays on one file system, follows no links, and stops after ``MOST_SECONDS``. Its memory
-is the job's: what it remembers is bounded, and a tree beyond that is measured in part, which it says.
+The page *Files* starts it with the lowest priority, and the session once a day for the home. For a shared folder a job
+on a compute node runs its text (``carme_hub.node.folder_job``), which therefore needs Python 3.6 and its library alone.
+It counts what is on the disk (blocks, hard links once), stays on one file system, follows no links, and stops after
+``MOST_SECONDS``. Its memory is the job's: what it remembers is bounded, and a tree beyond that is measured in part,
+which it says.
 """
-
-from __future__ import annotations
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Set, Tuple
 
 #: Folders that are named, and how far below the measured one.
 MOST_FOLDERS, DEPTH = 20, 2
@@ -24,7 +27,7 @@ MOST_SECONDS, LOOK_EVERY = 900.0, 1000
 BLOCK = 512  # of st_blocks, whatever the file system's own are (stat(2))
 
 
-def measured(root: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+def measured(root: str, clock: "Callable[[], float]" = time.monotonic) -> "Dict[str, Any]":
     """Return what a folder has and its largest folders, the largest first.
 
     Returns:
@@ -34,12 +37,13 @@ def measured(root: str, clock: Callable[[], float] = time.monotonic) -> dict[str
     Raises:
         OSError: the folder itself cannot be read.
     """
-    end, links, complete, entries = clock() + MOST_SECONDS, set[tuple[int, int]](), True, 0
+    end, complete, entries = clock() + MOST_SECONDS, True, 0
+    links: Set[Tuple[int, int]] = set()
     device = Path(root).stat().st_dev
     with os.scandir(root):
         pass
-    sums: dict[tuple[str, ...], list[int]] = {(): [0, 0]}
-    waiting: list[tuple[str, tuple[str, ...]]] = [(root, ())]
+    sums: Dict[Tuple[str, ...], List[int]] = {(): [0, 0]}
+    waiting: List[Tuple[str, Tuple[str, ...]]] = [(root, ())]
     while waiting:
         folder, name = waiting.pop()
         try:
@@ -79,7 +83,7 @@ def shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")[:1000]
 
 
-def main(argv: list[str]) -> int:
+def main(argv: "List[str]") -> int:
     """Measure, and print the result."""
     os.nice(19)
     try:

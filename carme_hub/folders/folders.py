@@ -56,10 +56,14 @@ class Folders:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    async def of(self, actor: Actor) -> list[WithMembers]:
-        """Return the folders that somebody owns, manages, is a member of or is invited to."""
-        accounts = {*(actor.accounts or ()), *actor.coordinates}
-        found = await in_store_thread(self._store.of_user, actor.name, tuple(actor.groups or ()), tuple(accounts))
+    async def of(self, actor: Actor, after: str = "") -> list[WithMembers]:
+        """Return the folders that somebody owns, manages, is a member of or is invited to, by name.
+
+        Args:
+            after: only those with a later name.
+        """
+        groups, accounts = tuple(actor.groups or ()), (*(actor.accounts or ()), *actor.coordinates)
+        found = await in_store_thread(self._store.of_user, actor.name, groups, accounts, after)
         return [one for one in found if rules.manages(one.folder, replace(actor, admin=False)) or _live(one, actor)]
 
     @staticmethod
@@ -74,13 +78,17 @@ class Folders:
             raise NoFolder
         return found
 
-    async def every(self, words: str = "") -> list[WithMembers]:
-        """Return all folders whose name, description, licence or owner have all the words, for administrators."""
-        return await in_store_thread(self._store.every, words)
+    async def every(self, words: str = "", after: str = "", most: int = 0) -> list[WithMembers]:
+        """Return all folders whose name, description, licence or owner have all the words, for administrators.
 
-    async def datasets(self, words: str) -> list[WithMembers]:
-        """Return the published datasets that have all the words."""
-        return await in_store_thread(self._store.datasets, words)
+        Args:
+            after: only those with a later name. most: how many, 0 = all.
+        """
+        return await in_store_thread(self._store.every, words, after, most)
+
+    async def datasets(self, words: str, after: str = "", most: int = 100) -> list[WithMembers]:
+        """Return the published datasets that have all the words; ``after`` and ``most`` as for ``every``."""
+        return await in_store_thread(self._store.datasets, words, after, most)
 
     async def events(self, id: str) -> list[Event]:
         """Return what was done with a folder, the newest first."""
@@ -122,6 +130,8 @@ class Folders:
             rules.require_there(folder)
             rules.require_manager(folder, actor)
             changed = folder.replace(**new)
+            if changed.checksums != folder.checksums:
+                changed = changed.replace(verified="")  # that was of another list
             if changed.published and not (changed.dataset and changed.description and changed.licence):
                 raise FolderRefused("A published folder is a dataset with a description and a licence. Fill them in.")
             said = ", ".join(sorted(new))

@@ -79,6 +79,10 @@ class FolderProgram:
         """Find out whether folders can be made in a root."""
         await self._call("check", root)
 
+    async def project(self, root: str, id: str) -> int:
+        """Return the project id by which quotas count a folder, 0 where it has none."""
+        return int((await self._call("show", root, id)).get("project", 0))
+
     async def every(self, root: str) -> dict[str, Found]:
         """Return what the file system says of all folders of a root, by id."""
         answer = await self._run("list", root)

@@ -9,6 +9,7 @@ from traitlets.config import LoggingConfigurable
 
 from carme_hub.domain.folders.folder import NOTHING, READER, WRITER, FolderState, SubjectKind, desired_roles, is_owner
 from carme_hub.domain.folders.mounts import Mountable
+from carme_hub.service_address import is_service_address
 from carme_hub.store.folders.store import WithMembers
 
 _ROOT = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -71,6 +72,66 @@ class CarmeFolders(LoggingConfigurable):
             carme_hub.configure(c, folders=True, CarmeFolders={"end_sessions": True})
         """,
     ).tag(config=True)
+
+    disk_quotas = Dict(
+        key_trait=Unicode(),
+        value_trait=Dict(),
+        help="""Which quota limits each folder of a root, by the root's name: ``reader`` and ``file_system`` as in
+        ``CarmeQuotas.disk_places``, ``prefix`` (words in front of the command), ``of`` (``project`` by default) and
+        ``name`` of the quota. In these texts ``{project}`` stands for the folder's project id, which ``carme-folders``
+        gives it (``project_ids`` of its settings), ``{id}`` for its id, ``{path}`` for its place below the root. The
+        default is none: then a page says how full the file system is, and how much a job has counted. Example::
+
+            c.CarmeFolders.disk_quotas = {"projects": {"reader": "lustre", "file_system": "/lustre"}}
+        """,
+    ).tag(config=True)
+
+    job_minutes = Integer(
+        120,
+        min=1,
+        help="""Time limit in minutes of a job that measures a folder, or compares it with its checksums. Who manages
+        the folder starts it, and it runs as that user. Example: ``600``.""",
+    ).tag(config=True)
+
+    job_cpus = Integer(2, min=1, help="CPUs of such a job. Example: ``4``.").tag(config=True)
+
+    job_options = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="""Further options of sbatch for such jobs, by their long names. The default is none: the user's default
+        account, and the cluster's default partition. Example: ``{"partition": "cpu", "qos": "low"}``.""",
+    ).tag(config=True)
+
+    measure_days = Float(
+        0.0,
+        min=0.0,
+        help="""Days after which a folder without a quota is measured again by itself, by a job of its owner. The
+        default is 0: it is measured when somebody asks for it. Example: ``7``.""",
+    ).tag(config=True)
+
+    url = Unicode(
+        "",
+        help="""Address of the folders service as compute nodes reach it, where such jobs report. The default, empty, is
+        that of the hub's proxy: ``JupyterHub.public_url`` if it is set, otherwise scheme and port of
+        ``JupyterHub.bind_url`` on the host by which nodes reach the hub. Example:
+        ``"https://hub.example.org/services/folders/"``.""",
+    ).tag(config=True)
+
+    ca_file = Unicode(
+        "",
+        help="""File on the compute nodes with the authority that has signed the certificate of ``url``. The default,
+        empty, is the node's own list of authorities. Example: ``"/etc/ssl/certs/site-ca.pem"``.""",
+    ).tag(config=True)
+
+    @validate("url")
+    def _check_url(self, proposal: object) -> str:
+        value: str = proposal["value"]  # type: ignore[index]
+        if value and not is_service_address(value):
+            raise TraitError(
+                f"CarmeFolders.url is {value!r}; give the service's whole address, such as "
+                "https://hub.example.org/services/folders/"
+            )
+        return value if not value or value.endswith("/") else value + "/"
 
     @validate("roots")
     def _roots(self, proposal: object) -> dict[str, str]:

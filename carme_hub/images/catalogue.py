@@ -16,7 +16,7 @@ from typing import Any
 
 from carme_hub.containers.contents import look_inside
 from carme_hub.domain.images.contents import Contents, merged, of_packages
-from carme_hub.domain.images.offers import NAME, CatalogueImage, image_of_json
+from carme_hub.domain.images.offers import DIGEST, NAME, CatalogueImage, image_of_json
 
 #: Bytes of an ``image.json``; one with all packages of a large image has less than a megabyte.
 _MOST_BYTES = 8 << 20
@@ -94,16 +94,11 @@ class Catalogue:
 
     def _read(self, name: str, folder: str) -> CatalogueImage | None:
         """Return the image of a folder; None where it is none."""
-        try:
-            fd = os.open(f"{folder}/{_ABOUT}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(fd, "rb") as file:
-                state = os.fstat(fd)
-                said = json.loads(file.read(_MOST_BYTES))
-        except (OSError, ValueError, RecursionError):
+        found = _json_of(f"{folder}/{_ABOUT}")
+        if found is None:
             return None
-        if not isinstance(said, dict):
-            return None
-        image = image_of_json(name, folder, said)
+        said, state = found
+        image = replace(image_of_json(name, folder, said), earlier=_earlier(folder))
         packages = said.get("packages")
         told = of_packages(packages) if isinstance(packages, Mapping) else Contents()
         return replace(image, contents=merged(self._contents(folder, image, state), told))
@@ -116,6 +111,27 @@ class Catalogue:
         if known is None or known[0] != mark:
             known = self._inside[folder] = (mark, look_inside(Path(folder)))
         return known[1]
+
+
+def _json_of(file: str) -> tuple[dict[str, Any], os.stat_result] | None:
+    """Return what a JSON file says, and its state; None where it is none."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as opened:
+            state = os.fstat(fd)
+            said = json.loads(opened.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return (said, state) if isinstance(said, dict) else None
+
+
+def _earlier(folder: str) -> tuple[str, ...]:
+    """Return the digests that the name of an image stood for before, as its store has written down."""
+    store, _, name = folder.rpartition("/")
+    found = _json_of(f"{store}/.names/{name}.json")
+    before = found[0].get("before") if found is not None else None
+    digests = [each.get("digest") for each in before if isinstance(each, dict)] if isinstance(before, list) else []
+    return tuple(each for each in digests if isinstance(each, str) and DIGEST.fullmatch(each))
 
 
 def sessions_by_image(sessions: Iterable[Any]) -> dict[str, list[Any]]:

@@ -36,7 +36,7 @@ class ImageView:
     Attributes:
         images: by name. held: the nodes that have an image, by digest. rate: bytes per second of fetches, 0 = unknown.
         starts: the usual seconds of a start, by image. drivers: by node. builds: users' own images that are ready, by
-            name.
+            name. answering: the nodes that say what they have.
     """
 
     images: Mapping[str, CatalogueImage] = field(default_factory=dict)
@@ -45,6 +45,7 @@ class ImageView:
     starts: Mapping[str, float] = field(default_factory=dict)
     drivers: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[str, Build] = field(default_factory=dict)
+    answering: Collection[str] = ()
 
 
 def read_view(images: ImageStore, nodes: NodeImageStore, now: float, most_age: float) -> ImageView:
@@ -67,6 +68,7 @@ def read_view(images: ImageStore, nodes: NodeImageStore, now: float, most_age: f
         {name: usual for name, some in images.starts().items() if (usual := measured(some))},
         {name: each.driver for name, each in fresh.items() if each.driver},
         {each.name: each for each in builds.builds(now) if each.state is BuildState.READY},
+        frozenset(fresh),
     )
 
 
@@ -117,7 +119,7 @@ class OfferedImages:
         image = view.images.get(view.builds[name].base if name in view.builds else name)
         if not self.settings.node_store or image is None or not image.digest:
             return None
-        return fetching(image.digest, image.size, nodes, view.held, view.rate)
+        return fetching(image.digest, image.size, nodes, view.held, view.rate, view.answering)
 
     def retired(self, view: ImageView) -> set[str]:
         """Return the names of images that are not offered any more, those of the administrator's list included."""
@@ -131,8 +133,9 @@ class OfferedImages:
         return {each.name: each for each in found if each.is_startable(user, groups, now)}
 
     def own(self, view: ImageView, user: str) -> dict[str, Build]:
-        """Return the images that a user has built, by name."""
-        return {name: each for name, each in view.builds.items() if each.user == user}
+        """Return the images that a user has built and may start with, by name: none on top of a retired one."""
+        retired = self.retired(view)
+        return {name: each for name, each in view.builds.items() if each.user == user and each.base not in retired}
 
     def look_again(self) -> None:
         """Have the next ``view`` read the database."""

@@ -220,6 +220,8 @@ def check_node(data: "Dict[str, Any]") -> None:
             theirs = path.startswith(RUNTIME_PATHS)
             what = "the container runtime needs" if theirs else "the image is missing:"
             raise Failed(NO_RUNTIME if theirs else NO_IMAGE, f"{what} {path} is not on this node")
+        if path.startswith("/dev/") and not os.access(path, os.R_OK | os.W_OK):
+            raise Failed(NO_RUNTIME, f"the container runtime needs {path}, which users may not open on this node")
     roots = [os.path.realpath(root) for root in data.get("bind_roots", ())]
     for source, destination, _mode, *optional in data.get("binds", ()):
         real = os.path.realpath(source)

@@ -37,7 +37,8 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session and, whe
     --max-restarts N      start the ranks again after a failure, up to N times; the code continues from its checkpoint
     --profile FIRST:LAST  look at these steps of each rank with torch's profiler, and say what takes the time
     --only-companion      where nodes are requested, all ranks go to them, and none stays in this session
-    --stage               nodes that are requested get the data that this session had copied to its own, too
+    --stage               nodes that are requested get the data that this session had copied to its own, too, and their
+                          results reach its targets, each node's in TARGET/RUN/NODE-JOB
     --wait                wait without a question for GPUs that are not free
     --detach              end the cell at once; the run continues, also when this kernel ends
     --submit              have the run as a batch job of its own, which outlives this session; it needs --time

@@ -95,7 +95,7 @@ class ImagesService(CarmeService):
         self.sessions = SessionStore(self._engine)
         catalogue = Catalogue(self.settings.stores, self._listed(), self.log)
         self.keeper = CatalogueKeeper(self.settings, catalogue, self.images, self.sessions, self.log)
-        self.keeper.terms = BuildTerms(self.builds, self.sessions, self.log)
+        self.keeper.terms = BuildTerms(self.builds, self.sessions, self.log, images=self.images)
         if CarmeReservations(parent=self).enabled:
             self.calendar = ReservationStore(LedgerStore(self._engine))
 

@@ -37,7 +37,7 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.hub.images.of_sessions import image_and_site
-from carme_hub.spawners.hub.reporting import with_folders
+from carme_hub.spawners.hub.reporting import with_folders, without_server
 from carme_hub.spawners.hub.shared import HubContext
 
 #: The end reason of a companion that was given back, and of a batch job that was cancelled or is continued.
@@ -349,10 +349,11 @@ async def _submit(
         owner = spawner.owner()
         image, site = await image_and_site(hub, spawner, owner, request.image, request.image_digest)
         site = await with_folders(hub, spawner, site, request)
+        server = await without_server(hub, spawner, session)
         if request.batch:
-            spec = render_batch_job(session.id, owner, request, image, site, files, session.parent)
+            spec = render_batch_job(session.id, owner, request, image, site, files, session.parent, server)
         else:
-            spec = render_companion(session.id, session.parent, owner, request, image, site)
+            spec = render_companion(session.id, session.parent, owner, request, image, site, server)
     except (ContainerError, Refused) as error:
         await hub.registry.close(session.id, str(error))
         await hub.release_hold(session.id)

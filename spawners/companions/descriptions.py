@@ -28,13 +28,16 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
         virtual: its GPUs are a sandbox's virtual GPUs, and are labelled so.
     """
     job = _job_of(hub, companion)
-    state = state_of(companion)
+    state, arriving = state_of(companion), ""
+    if state == "running" and not companion.request.batch and companion.request.stage.get("in"):
+        arriving = hub.stagings.arriving(companion.id, job.start if job is not None else 0.0)
+        state = "waiting" if arriving else state  # its ranks would wait for the data
     runs = job is not None and job.phase is not Phase.WAITING and job.start
     waits = state == "waiting" and job is not None and job.phase is Phase.WAITING
     return {
         "id": companion.id,
         "state": state,
-        "said": _state_text(hub, companion, state, job, now),
+        "said": arriving or _state_text(hub, companion, state, job, now),
         "name": companion.request.purpose,
         "run": companion.request.batch,
         "created": companion.created,

@@ -26,6 +26,7 @@ from carme_hub.domain.images.builds import (
     CannotBuild,
     Limits,
     check_room,
+    checked_description,
     checked_name,
     checked_text,
     limits_for,
@@ -71,8 +72,7 @@ class Asked:
         if self.kind not in KINDS:
             raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
         text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
-        description = " ".join(self.description.split())[:200]
-        return replace(self, name=checked_name(self.name), text=text, description=description)
+        return replace(self, name=checked_name(self.name), text=text, description=checked_description(self.description))
 
 
 def _of_environment(text: str) -> str:
@@ -198,11 +198,15 @@ async def base_of(hub: HubContext, spawner: Any, origin: Session) -> Base:
     Raises:
         CannotBuild: none can be; the message says why.
     """
-    request, below = origin.request, None
-    if request.image not in {each.name for each in spawner.site_images()}:
-        below = catalogue(hub).own(await catalogue(hub).view(), str(spawner.user.name)).get(request.image)
+    request, view = origin.request, await catalogue(hub).view()
+    below = view.builds.get(request.image)
+    of_site = request.image in {each.name for each in spawner.site_images()}
+    if below is not None and (of_site or below.user != spawner.user.name):
+        below = None
     if below is not None:
         request = replace(request, image=below.base, image_digest=below.base_digest)
+    if request.image in catalogue(hub).retired(view):  # nobody could start with what is built on it
+        raise CannotBuild(f"{request.image} is not offered any more. Build on top of another image.")
     try:
         image, site = await image_and_site(hub, spawner, spawner.owner(), request.image, request.image_digest)
     except ContainerError as error:

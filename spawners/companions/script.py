@@ -17,6 +17,7 @@ from carme_hub.errors import ContainerError
 from carme_hub.node import program
 from carme_hub.spawners.job_script import (
     LAUNCH,
+    NOBODY,
     Owner,
     Server,
     Site,
@@ -35,18 +36,22 @@ _NOT_FOR_COMPANIONS = (*SERVER_FILES, "carme-steps", "carme-srun")
 BATCH_PROGRAM = "carme_hub.training.conduct_batch"
 #: The file of the session folder with the files of a run; as in that module.
 RUN_FILES = "run-files.json"
-_NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 
 
-def render_companion(session: str, parent: str, owner: Owner, request: Request, image: Image, site: Site) -> JobSpec:
+def render_companion(
+    session: str, parent: str, owner: Owner, request: Request, image: Image, site: Site, server: Server = NOBODY
+) -> JobSpec:
     """Return the job of a companion.
 
     Its document has the session's part on ranks (plan, image and binds), and no server.
 
+    Args:
+        server: only what its nodes report copies with.
+
     Raises:
         ContainerError: the runtime cannot do what the request needs.
     """
-    spec = render(session, owner, request, image, _NOBODY, site, packages_folder(owner, parent))
+    spec = render(session, owner, request, image, server, site, packages_folder(owner, parent))
     document = json.loads(spec.data)
     del document["singleuser"], document["full_home"]  # runs are in the home, so a full one ends them
     document["parent"] = parent
@@ -70,23 +75,24 @@ def render_batch_job(
     site: Site,
     work: Mapping[str, str] | BuildWork,
     parent: str = "",
+    server: Server = NOBODY,
 ) -> JobSpec:
     """Return the batch job of a run, which is a folder in the user's home, or of the build of an image.
 
-    Its document has no server, and so no token and no other secret. What pip had installed in the session is in the
-    folder of the run.
+    Its document has no server, and so no token; of secrets only what its nodes report copies with, where they copy.
+    What pip had installed in the session is in the folder of the run.
 
     Args:
         work: files of the run, texts by name, where it was requested from elsewhere; its program makes the folder then.
             Or what is built.
-        parent: the session that it came from.
+        parent: the session that it came from. server: as for ``render_companion``.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.
     """
     folder = f"{owner.home}/.carme/runs/{request.batch}"
     packages = work.packages(owner.home) if isinstance(work, BuildWork) else f"{folder}/packages"
-    spec = render(session, owner, request, image, _NOBODY, site, packages)
+    spec = render(session, owner, request, image, server, site, packages)
     document = json.loads(spec.data)
     if "refused" in document["rank"]:
         raise ContainerError(document["rank"]["refused"])

@@ -18,7 +18,7 @@ from jupyterhub.utils import url_path_join
 from tornado import web
 
 from carme_hub import metrics
-from carme_hub.domain.staging.entries import STAGE_OUT, flat_options, lines
+from carme_hub.domain.staging.entries import RUN, STAGE_OUT, flat_options, lines
 from carme_hub.domain.staging.progress import StageState, size_text, why
 from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock
@@ -26,7 +26,7 @@ from carme_hub.spawners.handlers.batch_jobs import UserHandler
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.callback import NonceHandler
 from carme_hub.spawners.hub.shared import HubContext, started_hub
-from carme_hub.spawners.staging.reports import ReportRefused, as_json, silence
+from carme_hub.spawners.staging.reports import ReportRefused, answer, as_json, silence
 from carme_hub.store.staging import Staging
 
 _UUID = "[0-9a-f-]{36}"
@@ -61,7 +61,7 @@ class ReportHandler(NonceHandler):
         except StoreError as error:
             raise web.HTTPError(503, "The hub cannot write this now; try again.") from error
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(dict(staging.decision)))
+        self.finish(json.dumps(answer(staging, node)))
 
 
 async def show_progress(hub: HubContext, staging: Staging) -> None:
@@ -188,7 +188,8 @@ def shown(one: Staging, said: str, now: float) -> dict[str, Any]:
         "session": one.session,
         "kept": kept,
         "state": one.state.value,
-        "node": one.node,
+        "node": one.where,
+        "run": one.stage.get(RUN, ""),
         "since": clock(one.created, now),
         "at": clock(one.at, now) if one.at else "",
         "said": why(report) if kept and report is not None else said,

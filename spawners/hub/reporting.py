@@ -1,4 +1,6 @@
-"""Where the jobs of this hub report what they use: the address of the activity service as compute nodes reach it."""
+"""Where the jobs of this hub report: what they use to the activity service, by its address as compute nodes reach it;
+and what nodes copy to the hub.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from typing import Any
 from jupyterhub.app import JupyterHub
 
 from carme_hub.activity.settings import service_url
-from carme_hub.domain.sessions.session import Request
+from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.spawners.hub.shared import HubContext
-from carme_hub.spawners.job_script import Owner, Reporting, Site
+from carme_hub.spawners.hub.tls import issue_certificate
+from carme_hub.spawners.job_script import NOBODY, Owner, Reporting, Server, Site
 
 
 def site_for(hub: HubContext, spawner: Any, owner: Owner) -> Site:
@@ -32,3 +35,16 @@ async def with_folders(hub: HubContext, spawner: Any, site: Site, request: Reque
         Refused: one of them is not shared with the user any more.
     """
     return await hub.folders.mounted(site, spawner.owner().name, request) if hub.folders is not None else site
+
+
+async def without_server(hub: HubContext, spawner: Any, session: Session) -> Server:
+    """Return what a job without a server has of one: where its nodes report what they copy, and with what.
+
+    Raises:
+        StoreError: it cannot be stored that they copy something; nothing was submitted.
+    """
+    if not session.request.stage:
+        return NOBODY
+    nonce = await hub.stagings.open(session.id, session.user, session.request.stage)
+    tls = await issue_certificate(spawner, hub) if spawner.internal_ssl else {}
+    return replace(NOBODY, callback=spawner.callback_url(session.id), stage_nonce=nonce, tls=tls)

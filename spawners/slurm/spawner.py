@@ -220,7 +220,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         server = Server(
             argv=(*self.cmd, *self.get_args()),
             environ=self._server_environment(working_folder(owner, request)),
-            callback=self._callback_url(session.id),
+            callback=self.callback_url(session.id),
             nonce=nonce,
             bind=self.ip,
             ports=self.port_range,
@@ -262,7 +262,8 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         """Return JupyterHub's environment for the server, whose file browser starts in the working folder."""
         return {"JUPYTERHUB_ROOT_DIR": folder, **self.get_env()}
 
-    def _callback_url(self, session: str) -> str:
+    def callback_url(self, session: str) -> str:
+        """Return the URL to which a session's job sends its port; what it copies goes to one beside it."""
         return str(url_path_join(self.get_env()["JUPYTERHUB_API_URL"], "carme", "sessions", session, "port"))
 
     async def _wait_for_server(self, hub: HubContext, id: str, progress: Progress) -> str:

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from carme_hub.containers.runtime import Bind
 from carme_hub.domain.sessions.session import Request
+from carme_hub.domain.staging.entries import RUN
 from carme_hub.node import program
 
 #: Has data copied to the node before the container starts; a file of the data document.
 STAGING: Mapping[str, object] = {"mode": 0o600, "text": program("staging/job")}
+NO_PROOFS: Mapping[str, str] = MappingProxyType({})
 
 
 def comment(session: str, request: Request, own: str) -> str:
@@ -34,21 +37,30 @@ def scratch_bind(session: str, request: Request, root: str) -> tuple[Bind, ...]:
 
 
 def stage_part(
-    request: Request, root: str, binds: Sequence[Bind], copies: Mapping[str, object], callback: str, nonce: str
+    request: Request,
+    root: str,
+    binds: Sequence[Bind],
+    copies: Mapping[str, object],
+    callback: str,
+    nonce: str,
+    proofs: Mapping[str, str] = NO_PROOFS,
 ) -> dict[str, object]:
     """Return the part; its places are paths of the node.
 
     Args:
         root: folder of the nodes with the scratch folders. copies: how data is copied (``CarmeStaging``).
         callback: URL of the session's callback. nonce: proves the reports; "" = there are none.
+        proofs: paths of the files with which the node connects to the hub: ``key``, ``cert``, ``ca``; {} without TLS.
     """
     found: dict[str, object] = {"root": root, **copies, "minutes": request.time_limit}
+    if request.stage.get(RUN):
+        found["below"] = request.stage[RUN]
     found |= {"mount": request.stage.get("mount", []), "gib": request.stage["scratch_gib"]}
     for way, key in (("in", "source"), ("out", "target")):
         entries: Any = request.stage.get(way, [])
         found[way] = [{**each, key: on_node(str(each[key]), binds)} for each in entries]
     if nonce and callback:
-        found["report"] = {"url": callback.rpartition("/")[0] + "/stage", "nonce": nonce}
+        found["report"] = {"url": callback.rpartition("/")[0] + "/stage", "nonce": nonce, "proofs": dict(proofs)}
     return found
 
 

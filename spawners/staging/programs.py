@@ -11,6 +11,7 @@ from carme_hub.paths import share_folder
 FILES = {
     "carme-stage": "staging/mover",
     "carme-stage-files": "staging/files",
+    "carme-stage-journal": "staging/journal",
     "carme-stage-remote": "staging/remote",
     "carme-stage-mount": "staging/mount",
     "carme-stage-report": "staging/report",

@@ -13,7 +13,17 @@ from typing import Any
 from sqlalchemy import Engine
 
 from carme_hub.domain.staging.entries import entries_of, lines
-from carme_hub.domain.staging.progress import Report, StageState, expected_speed, origin, report_of, sentence, why
+from carme_hub.domain.staging.progress import (
+    ENDED,
+    Report,
+    StageState,
+    expected_speed,
+    origin,
+    report_of,
+    sentence,
+    together,
+    why,
+)
 from carme_hub.errors import Refused
 from carme_hub.sessions.registry import hash_nonce
 from carme_hub.store.staging import Staging, StagingStore
@@ -24,6 +34,9 @@ log = logging.getLogger("carme_hub")
 STORE_EVERY = 10.0
 #: Seconds after which it is told that a node says nothing; one that is up tries every ten minutes.
 SILENT_AFTER = 1500.0
+#: The most nodes of one job; seconds after which data that was arriving is not said to arrive any more, and until the
+#: first report of a job that has begun.
+MOST_NODES, OLD_AFTER, FIRST_WITHIN = 4096, 60.0, 15.0
 
 
 class ReportRefused(Refused):
@@ -59,7 +72,7 @@ class Stagings:
         return await in_store_thread(self._store.kept, user)
 
     async def report(self, session: str, nonce: str, value: object, node: str) -> Staging:
-        """Take a report, and return what is known then; its ``decision`` is the answer to the node.
+        """Take a report, and return what is known then; ``answer`` is what the node is told.
 
         Raises:
             ReportRefused: it is not of this session. ValueError: it is no report.
@@ -67,27 +80,35 @@ class Stagings:
         known = await self.get(session)
         if known is None or not hmac.compare_digest(known.nonce_hash, hash_nonce(nonce)):
             raise ReportRefused("the nonce is not this session's")
-        report, now = report_of(value), self._clock()
-        new = Staging(
-            session=session,
-            user=known.user,
-            state=report.state,
-            node=node or known.node,
-            created=known.created,
-            at=now,
-            nonce_hash=known.nonce_hash,
-            stage=known.stage,
-            report=report,
-            decision=known.decision,
-        )
+        own, now, node = report_of(value), self._clock(), node or known.node
+        before = known.nodes.get(node)
+        nodes = {**{name: each for name, each in known.nodes.items() if name}, node: own}
+        if len(nodes) > MOST_NODES:
+            raise ValueError(f"a job has at most {MOST_NODES} nodes")
+        report = together(nodes)
+        decision = without_node(known.decision, node) if own.state in ENDED else known.decision
+        new = replace(known, state=report.state, node=node, at=now, report=report, nodes=nodes, decision=decision)
         self._newest[session] = new
-        if report.state is not known.state or now - known.at > STORE_EVERY:
-            await in_store_thread(self._store.put_report, session, report, new.node, now)
-        if report.state in (StageState.DONE, StageState.DISCARDED, StageState.FAILED, StageState.KEPT):
+        if before is None or own.state is not before.state or now - known.at > STORE_EVERY:
+            await in_store_thread(self._store.put_report, new)
+        if report.state in ENDED or report.state is StageState.KEPT:
             self._newest.pop(session, None)  # the node asks again late, and the database has it
-            if report.state is StageState.KEPT:
-                log.warning("Session %s of %s keeps results on %s: %s", session, known.user, new.node, why(report))
+        if own.state is StageState.KEPT:
+            log.warning("Session %s of %s keeps results on %s: %s", session, known.user, node, why(own))
         return new
+
+    def arriving(self, session: str, began: float) -> str:
+        """Return how far the data is that a running job has copied to its first node, "" where nothing is on its way.
+
+        Args:
+            began: when the job began.
+        """
+        found, now = self._newest.get(session), self._clock()
+        if found is None or found.report is None:
+            return "Copying data to the node." if began and now < began + FIRST_WITHIN else ""
+        if found.report.state is not StageState.MOVING or found.report.way != "in" or now > found.at + OLD_AFTER:
+            return ""
+        return sentence(found.report)
 
     async def decide(self, user: str, session: str, do: str, out: str = "") -> Staging:
         """Store what a user wants done with results that are still on a node; the node asks within minutes.
@@ -107,6 +128,8 @@ class Stagings:
         if wrong:
             raise Refused(f"Results to copy out: {wrong}.", reason="bad-options")
         decision: dict[str, Any] = {"do": do, "by": user, "at": self._clock()}
+        # Of what the others bring out later nothing was known when this was decided.
+        decision["nodes"] = sorted(name for name, each in known.nodes.items() if each.state is StageState.KEPT)
         if do == "retry":
             decision["out"] = entries
         await in_store_thread(self._store.decide, session, decision)
@@ -123,6 +146,18 @@ class Stagings:
         return sentence(report, expected_speed(measured(await self.of(staging.user), report.way), places))
 
 
+def answer(staging: Staging, node: str) -> dict[str, Any]:
+    """Return what a node is told: the decision, where it is about what this node keeps."""
+    about = staging.decision.get("nodes")
+    return dict(staging.decision) if not about or (node or staging.node) in about else {}
+
+
+def without_node(decision: Mapping[str, Any], node: str) -> Mapping[str, Any]:
+    """Return what is left of a decision once a node has done it: it does not count for what comes later."""
+    about = [each for each in decision.get("nodes", ()) if each != node]
+    return {**decision, "nodes": about} if about else {}
+
+
 def silence(staging: Staging, ended: float, now: float) -> str:
     """Return what is said of results of which their node has said nothing since the end, "" where that is not so.
 
@@ -133,7 +168,7 @@ def silence(staging: Staging, ended: float, now: float) -> str:
     if not ended or not waits or now - max(ended, staging.at) < SILENT_AFTER:
         return ""
     return (
-        f"It is not known whether the results are at their targets: {staging.node or 'the node'} has said nothing "
+        f"It is not known whether the results are at their targets: {staging.where or 'the node'} has said nothing "
         "since the end. If it is down, they are on its disk, and it goes on with them at its next start."
     )
 
@@ -155,7 +190,8 @@ def as_json(staging: Staging, said: str = "") -> dict[str, Any]:
     return {
         "session": staging.session,
         "state": staging.state.value,
-        "node": staging.node,
+        "node": staging.where,
+        "nodes": {name: each.state.value for name, each in staging.nodes.items()},
         "created": int(staging.created),
         "at": int(staging.at),
         "stage": dict(staging.stage),

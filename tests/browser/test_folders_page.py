@@ -105,6 +105,23 @@ def test_three_people_share_a_folder_until_one_is_shut_out(hub: Hub, people: Cal
     said(bob).to_contain_text("is on your list")
 
     alice.goto(f"{url}folder/{NAME}")
+    script = f"cd {path} && mkdir -p images && head -c 2000000 /dev/zero > images/all && sha256sum found > SHA256SUMS"
+    subprocess.run(["/usr/sbin/runuser", "-u", "alice", "--", "/bin/sh", "-c", script], check=True, cwd="/")
+    for button, words in (
+        ("Compare it with its checksums by a job", "its file is as listed"),
+        ("Measure it", "images: "),
+    ):
+        alice.get_by_role("button", name=button).click()
+        said(alice).to_contain_text("The job ")
+
+        def found(words: str = words) -> bool:
+            alice.goto(f"{url}folder/{NAME}")
+            return alice.get_by_text(words).count() > 0
+
+        wait_for(found, 60, words)
+    screenshots(alice, "folder-disk-and-checksums")
+
+    alice.goto(f"{url}folder/{NAME}")
     alice.get_by_text("Delete it", exact=True).click()
     alice.get_by_label("Type its name to delete it").fill(NAME)
     alice.get_by_role("button", name=f"Delete {NAME}").click()

@@ -207,10 +207,10 @@ class SpawnerUnderTest(SlurmContainerSpawner):
         hub._hub_db = self._hub_db
         return hub
 
-    def _callback_url(self, session: str) -> str:
+    def callback_url(self, session: str) -> str:
         """Answer the callback where the suite starts a spawner without any hub around it."""
         if JupyterHub.initialized():
-            return super()._callback_url(session)
+            return super().callback_url(session)
         return f"http://127.0.0.1:{_callback_alone(self._hub_db())}/hub/api/carme/sessions/{session}/port"
 
     def site_images(self) -> Any:

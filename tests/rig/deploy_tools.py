@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,14 @@ def collections() -> Path:
     return place
 
 
-def ansible(name: str, *argv: str, cwd: Path = DEPLOY, **environment: str) -> subprocess.CompletedProcess[str] | None:
-    """Run one of ansible's programs with our collection; None where it is not there."""
+def ansible(
+    name: str, *argv: str, cwd: Path = DEPLOY, within: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str] | None:
+    """Run one of ansible's programs with our collection; None where it is not there.
+
+    Args:
+        within: a command that runs it, such as ``unshare``.
+    """
     folder = programs()
     if folder is None:
         return None
@@ -72,7 +79,13 @@ def ansible(name: str, *argv: str, cwd: Path = DEPLOY, **environment: str) -> su
         **environment,
     }
     return subprocess.run(
-        [str(folder / name), *argv], cwd=cwd, env=environ, capture_output=True, text=True, timeout=1800, check=False
+        [*within, str(folder / name), *argv],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
 
 

@@ -40,7 +40,7 @@ class Program:
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("libexec", "etc", "root"):
             (place / name).mkdir(mode=0o755)
-        for name in ("carme-folders", "carme-folders-tree"):
+        for name in ("carme-folders", "carme-folders-acls", "carme-folders-tree"):
             (place / "libexec" / name).write_text((share_folder() / "libexec" / name).read_text())
         self.place, self.root = place, place / "root"
         self.settings = place / "etc" / "carme-folders.json"

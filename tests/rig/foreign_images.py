@@ -137,18 +137,24 @@ class Registry:
 
 
 @contextlib.contextmanager
-def registry(folder: Path, password: str = "") -> Iterator[Registry]:
-    """Run Debian's docker-registry; with a password its user is ``site``."""
+def registry(folder: Path, password: str = "", auth: dict[str, object] | None = None) -> Iterator[Registry]:
+    """Run Debian's docker-registry; with a password its user is ``site``.
+
+    Args:
+        auth: in place of the password: the registry's own settings of who may what.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = {
+    settings: dict[str, object] = {
         "version": 0.1,
         "log": {"level": "error", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}, "delete": {"enabled": True}},
         "http": {"addr": address},
     }
     authfile = ""
+    if auth is not None:
+        settings["auth"] = auth
     if password:
         (folder / "htpasswd").write_text(f"site:{_bcrypt(password)}\n")
         settings["auth"] = {"htpasswd": {"realm": "site", "path": str(folder / "htpasswd")}}

@@ -75,6 +75,18 @@ def torn(call):
     return wrapper
 
 
+def torn_write(call):
+    """Return os.write as a step, of which half is done where it is struck."""
+
+    def wrapper(number, data):
+        if left == 1:
+            call(number, data[: len(data) // 2])
+        step()
+        return call(number, data)
+
+    return wrapper
+
+
 class Popen(subprocess.Popen):
     """Starts carme-stage below this program, so that it can be struck, too."""
 
@@ -87,6 +99,7 @@ class Popen(subprocess.Popen):
 if who == "root":
     for name in STEPS:
         setattr(os, name, counted(getattr(os, name)))
+    os.write = torn_write(os.write)
     os.fdopen, builtins.open = torn(os.fdopen), torn(builtins.open)
 else:
     subprocess.Popen = Popen

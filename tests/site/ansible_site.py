@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from trees import BUILDING, CACHE, _inside, _install, kept, overlay, say
 
 CONNECTION = Path(__file__).parent / "connection"
 #: What Ansible needs on each machine, as images of clouds have it; and what the roles install beside what the docs do.
-PYTHON, FETCHED = ("python3", "python3-apt"), {"hub": ("nginx",)}
+PYTHON = ("python3", "python3-apt")
+FETCHED = {"hub": ("nginx", "skopeo", "umoci", "squashfs-tools"), "nodes": ("rclone", "fuse3")}
 GROUPS = ("hub", "controller", "nodes")
 ANSWERS = {
     "host": NAME,
@@ -26,11 +28,23 @@ ANSWERS = {
     "admin_group": "hub-admins",
     "image": "/opt/images/default",
     "test_user": "alice",
+    "image_store": "/opt/images",
+    "node_images": "/var/lib/carme-images",
+    "folders": "/home/folders",
+    "scratch": "/scratch",
 }
+TOKEN = secrets.token_urlsafe(16)
 VARS: dict[str, Any] = {
     "hub_answers": ANSWERS,
     "hub_image_store": "/opt/images",
+    "hub_secrets": {"CARME_NODE_IMAGES_TOKEN": TOKEN},
     "controller_gpu_types": ["a100"],
+    "controller_programs": "/opt/carme-hub-node/libexec",
+    "controller_node_parts": ["scratch", "images"],
+    "node_scratch": "/scratch",
+    "node_images": "/var/lib/carme-images",
+    "node_images_token": TOKEN,
+    "node_images_ca_file": "/etc/ssl/hub.pem",
     # The site leads nowhere else: what apt knows is in the machines.
     "hub_update_cache": False,
     "node_update_cache": False,
@@ -41,6 +55,20 @@ class AnsibleSite(SecondSite):
     """The running site; ``play`` runs the playbook of the collection, and ``last`` is what it said last."""
 
     last: str = ""
+
+    def build(self) -> None:
+        """Make the site, whose nodes trust the hub's certificate."""
+        super().build()
+        for node in self.nodes:
+            node.write("/etc/ssl/hub.pem", (self.hub.root / "etc/carme-hub/hub.pem").read_text())
+
+    def ask(self, path: str, token: str) -> str:
+        """Return what is at an address of the hub for a user's token."""
+        code = "import ssl, sys, urllib.request as u; "
+        code += "asked = u.Request(sys.argv[1], headers={'Authorization': 'token ' + sys.argv[2]}); "
+        code += "trusts = ssl.create_default_context(cafile='/etc/carme-hub/hub.pem'); "
+        code += "print(u.urlopen(asked, context=trusts).read().decode())"
+        return self.hub.run(f'/opt/carme-hub/bin/python -c "{code}" {self.url}/{path} {token}')
 
     def _layers(self, role: str) -> list[Path]:
         lower = super()._layers(role)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ansible_site import ANSWERS, AnsibleSite
-from machines import only_one
+from machines import only_one, wait_for
+from rig.foreign_images import SYSTEM, Entry, layer, write_layout
 from second_site import NAME
 from trees import OUR_WHEEL, say
 
@@ -76,6 +78,53 @@ def test_slurm_has_what_is_recommended(installed: AnsibleSite) -> None:
         assert any(line.split("=")[0].strip() == name and value in line for line in conf.splitlines()), name
     level = installed.controller.run("sacctmgr -n -P show user name=carme-hub format=AdminLevel").strip()
     assert level == "Operator"
+    assert installed.nodes_are_idle()
+
+
+def test_the_programs_of_nodes_are_there_and_report(installed: AnsibleSite) -> None:
+    listed = installed.hub.run("systemctl is-active carme-hub-images.timer; stat -c '%U %a' /opt/images /home/folders")
+    assert listed.splitlines() == ["active", "root 755", "root 755"]
+    for node in installed.nodes:
+        node.run("systemctl is-active carme-stage-out.timer carme-node-images.timer")
+        node.run("systemctl start carme-stage-out.service carme-node-images.service", limit=60)
+        assert "Prolog" in node.run("grep ^Prolog= /etc/slurm/slurm.conf")
+    installed.hub.run("systemctl start carme-hub-images.service", limit=60)
+
+
+def test_an_image_is_added_on_the_hub_and_fetched_by_the_node_of_a_job(installed: AnsibleSite) -> None:
+    """By skopeo and umoci, which the role has installed."""
+    hub = Path(f"/proc/{installed.hub.leader}/root")
+    write_layout(hub / "srv/layout", layer(SYSTEM), layer((Entry("usr/text", b"of the image"),)))
+    installed.hub.run("/opt/carme-hub/bin/carme-hub image add tiny oci:/srv/layout --store=/opt/images")
+    digest = json.loads(installed.hub.run("cat /opt/images/tiny/image.json"))["digest"]
+    there = f"/var/lib/carme-images/{digest.replace(':', '-')}/usr/text"
+    job = f"srun -p gpu --mem=50 -w gpu02 --comment='carme-image={digest}' cat {there}"
+    assert installed.hub.run(f"cd /; {job}", user=USER).strip() == "of the image"
+    installed.nodes[1].run("systemctl start carme-node-images.service", limit=60)
+    token = installed.token(USER)
+    said = installed.ask("services/images/api/v1/nodes", token)
+    assert digest in said, said
+
+
+def test_a_session_has_a_folder_that_is_shared_and_results_that_are_safe(installed: AnsibleSite) -> None:
+    token = installed.token(USER)
+    folders = f"/opt/carme-hub/bin/carme-hub folders create genomes --hub {installed.url} --ca /etc/carme-hub/hub.pem"
+    installed.hub.run(f"cd /; JUPYTERHUB_API_TOKEN={token} {folders}", user=USER)
+    stage = {"out": [{"source": "run", "target": "/home/alice/results"}], "scratch_gib": 1}
+    options = {"profile": "gpu", "gpus": 1, "stage": stage, "folders": "genomes:rw"}
+    installed.visit("start", USER, json.dumps(options), token=token)
+    code = "import os, pathlib; s = pathlib.Path(os.environ['CARME_SCRATCH']); (s / 'run').mkdir(); "
+    code += "(s / 'run/model.pt').write_text('checkpoint'); pathlib.Path('/shared/genomes/a').write_text('a'); print(s)"
+    scratch = json.loads(installed.visit("cell", USER, code, token=token)).strip()
+    assert scratch.startswith("/scratch/")
+    installed.visit("stop", USER, token=token)
+    wait_for(
+        lambda: installed.hub.try_run("cat /home/alice/results/model.pt").stdout == "checkpoint", 90, "the results"
+    )
+    for node in installed.nodes:
+        wait_for(lambda node=node: not node.run("ls -A /scratch").strip(), 60, "an empty scratch")  # type: ignore[misc]
+    assert installed.hub.try_run("cat /home/folders/*/data/a", user=USER).stdout == "a"
+    assert installed.hub.try_run("cat /home/folders/*/data/a", user=OTHER).returncode != 0
     assert installed.nodes_are_idle()
 
 

@@ -42,7 +42,11 @@ def _print(user: str, found: dict[str, Any]) -> None:
         print("This hub reads no quotas of disks (CarmeQuotas.disk_places).")
     else:
         print(
-            table(("place", "used", "limit", "full", "a day"), [_row(each) for each in places], "used limit full a_day")
+            table(
+                ("place", "used", "limit", "full", "a day"),
+                [place_row(each) for each in places],
+                "used limit full a_day",
+            )
         )
         for each in places:
             if each["warning"]:
@@ -55,7 +59,8 @@ def _print(user: str, found: dict[str, Any]) -> None:
         print(table(("folder", "used", "files"), rows, "used files"))
 
 
-def _row(place: dict[str, Any]) -> tuple[str, ...]:
+def place_row(place: dict[str, Any]) -> tuple[str, ...]:
+    """Return a place as a row of a table: path, use, limit, share and growth."""
     limit = place["soft_bytes"] if place["soft_bytes"] is not None else place["limit_bytes"]
     rate = place["growth_bytes_per_day"]
     grows = "" if rate is None else f"{'-' if rate < 0 else '+'}{size(abs(rate))}"

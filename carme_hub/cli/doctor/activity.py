@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from traitlets import TraitError
 from traitlets.config import Config
@@ -16,7 +15,7 @@ from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import CarmeError
 from carme_hub.sessions.profile_fields import profile_field
 
-from .addresses import host_for_nodes, is_loopback
+from .addresses import check_reports, url_of_node_api
 from .findings import Finding, advice, unsafe
 
 _NAME_IT = 'c.CarmeActivity.url = "https://hub.example.org/services/activity/", an address that nodes reach'
@@ -32,32 +31,15 @@ def check(app: Any, config: Config) -> Iterator[Finding]:
     if not settings.enabled:
         return
     yield from _check_mail(app, config, settings)
-    host = host_for_nodes(app)
-    url = service_url(settings, app.public_url, app.bind_url, f"http://{f'[{host}]' if ':' in host else host}")
-    reached = urlsplit(url).hostname or ""
-    listens = urlsplit(app.bind_url).hostname or ""
-    if not settings.url and not app.public_url and is_loopback(listens) and not is_loopback(reached):
-        yield unsafe(
-            "CarmeActivity.url",
-            url,
-            f"the proxy listens on {listens} alone, so no job can report there what it uses",
-            _NAME_IT,
-        )
-    elif is_loopback(reached) and not is_loopback(host):
-        yield unsafe(
-            "CarmeActivity.url",
-            url,
-            "to a compute node this address is the node itself, so no minute arrives",
-            _NAME_IT,
-        )
-    elif urlsplit(url).scheme == "http" and not is_loopback(reached):
-        yield unsafe(
-            "CarmeActivity.url",
-            url,
-            "the tokens with which jobs report travel unencrypted: who reads one can forge what its session uses, by "
-            "which idle sessions are ended",
-            _NAME_IT,
-        )
+    yield from check_reports(
+        app,
+        "CarmeActivity.url",
+        service_url(settings, app.public_url, app.bind_url, url_of_node_api(app)),
+        own=bool(settings.url),
+        what="what it uses",
+        forged="who reads one can forge what its session uses, by which idle sessions are ended",
+        mend=_NAME_IT,
+    )
 
 
 def _check_mail(app: Any, config: Config, settings: CarmeActivity) -> Iterator[Finding]:

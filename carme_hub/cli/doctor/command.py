@@ -64,6 +64,7 @@ class DoctorApp(Application):
         yield from hub.check(config, file.resolve())
         yield from policy.check(config)
         yield from folders.check(config)
+        yield from staging.check_machine(config)
         if self.no_slurm or not _uses_slurm(config):
             return
         try:

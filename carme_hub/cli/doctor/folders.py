@@ -8,23 +8,47 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from traitlets import TraitError
 from traitlets.config import Config
 
+from carme_hub.disk.folders import quotas_of
 from carme_hub.errors import ConfigError
+from carme_hub.folders.scopes import FOLDERS
 from carme_hub.folders.settings import CarmeFolders
 from carme_hub.paths import share_folder
+from carme_hub.service_address import service_address
 
+from .addresses import check_reports, url_of_node_api
 from .findings import Finding, advice, unknown, unsafe
 
-COMMAND, ROOTS = "CarmeFolders.command", "CarmeFolders.roots"
+COMMAND, ROOTS, QUOTAS = "CarmeFolders.command", "CarmeFolders.roots", "CarmeFolders.disk_quotas"
 PROGRAM = "carme-folders"
 _GUIDE = "docs/howto/folders.md"
 _SECONDS = 30
 _HARDLINKS = Path("/proc/sys/fs/protected_hardlinks")
+
+
+def check_jobs(app: Any, config: Config) -> Iterator[Finding]:
+    """Yield why what jobs of folders find would not arrive; ``hub.check`` has the application."""
+    try:
+        settings = CarmeFolders(config=config)
+    except TraitError:
+        return  # ``check`` tells it
+    if settings.enabled:
+        url = service_address(FOLDERS, app.public_url, app.bind_url, url_of_node_api(app))
+        yield from check_reports(
+            app,
+            "CarmeFolders.url",
+            settings.url or url,
+            own=bool(settings.url),
+            what="what it has found in a folder",
+            forged="who reads one can forge what a folder has, and whether its checksums hold",
+            mend='c.CarmeFolders.url = "https://hub.example.org/services/folders/", an address that nodes reach',
+        )
 
 
 def check(config: Config) -> Iterator[Finding]:
@@ -48,15 +72,15 @@ def check(config: Config) -> Iterator[Finding]:
     yield from found
     if found and not program.is_file():
         return
-    yield from _settings(program.parents[1] / "etc" / "carme-folders.json", roots)
+    yield from _settings(program.parents[1] / "etc" / "carme-folders.json", settings)
     for name, path in roots.items():
         yield from _root(command, name, path)
     yield from _links()
 
 
 def _program(program: Path) -> Iterator[Finding]:
-    """Look at the program and at the file beside it, both of which run as root."""
-    for file in (program, program.with_name(f"{PROGRAM}-tree")):
+    """Look at the program and at the files beside it, all of which run as root."""
+    for file in (program, *(program.with_name(f"{PROGRAM}-{part}") for part in ("acls", "tree"))):
         if not file.is_absolute() or not file.is_file():
             why = "it is not on this machine, so no folder can be made"
             yield unsafe(COMMAND, file, why, f"install it as {_GUIDE} says, or correct the path")
@@ -92,11 +116,13 @@ def _other_release(file: Path) -> Iterator[Finding]:
         yield unsafe(COMMAND, file, "it is of another release than the hub, which may ask what it does not know", mend)
 
 
-def _settings(file: Path, roots: Mapping[str, str]) -> Iterator[Finding]:
+def _settings(file: Path, settings: CarmeFolders) -> Iterator[Finding]:
     """Compare the program's settings with the hub's."""
+    roots = dict(settings.roots)
     try:
         document = json.loads(file.read_text())
         known = {str(name): str(path) for name, path in document["roots"].items()}
+        numbered = set(document.get("project_ids", {}))
     except FileNotFoundError:
         yield unsafe(ROOTS, file, "the program has no settings, so no folder can be made", f"write them: {_GUIDE}")
         return
@@ -114,6 +140,22 @@ def _settings(file: Path, roots: Mapping[str, str]) -> Iterator[Finding]:
             f"{file} has other roots: {json.dumps(known)}; sessions would mount other folders than those that are made",
             "write the same in both, then restart the hub",
         )
+    yield from _quotas(file, settings, numbered)
+
+
+def _quotas(file: Path, settings: CarmeFolders, numbered: Collection[str]) -> Iterator[Finding]:
+    """Look at whether quotas can be asked for folders."""
+    try:
+        quotas = quotas_of(settings)
+    except ConfigError as error:
+        why = f"the folders service does not start: {error}"
+        yield unsafe(QUOTAS, json.dumps(settings.disk_quotas), why, f"write it as {_GUIDE} says")
+        return
+    for root, quota in quotas.items():
+        if quota.needs_project and root not in numbered:
+            why = f"{file} has no project_ids for {root}, so new folders have none, and no quota counts them"
+            mend = f'add "project_ids": {{"{root}": 500000}} there, with a first number that nobody else uses'
+            yield unsafe(QUOTAS, root, why, mend)
 
 
 def _root(command: Sequence[str], name: str, path: str) -> Iterator[Finding]:

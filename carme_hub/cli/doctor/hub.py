@@ -24,7 +24,7 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.hub.proxy import CarmeProxy
 from carme_hub.store.engine import CarmeStore
 
-from . import activity, images, machine, mail
+from . import activity, disk, folders, images, machine, mail
 from .addresses import is_loopback
 from .findings import Finding, advice, unsafe
 
@@ -48,8 +48,10 @@ def check(config: Config, file: Path) -> Iterator[Finding]:
     yield from machine.check(app, config)
     yield from _secrets(app, config, file.parent)
     yield from images.check(config)
+    yield from disk.check(config)
     yield from mail.check(config)
     yield from activity.check(app, config)
+    yield from folders.check_jobs(app, config)
     if not issubclass(authenticator, CarmeAuthenticator):
         yield unsafe(
             "JupyterHub.authenticator_class",

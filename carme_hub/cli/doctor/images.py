@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from traitlets import TraitError
@@ -15,10 +15,13 @@ from carme_hub.containers.store.trust import POLICIES, read_trust
 from carme_hub.errors import ContainerError
 from carme_hub.images.settings import CarmeImages
 
+from . import prolog
 from .findings import Finding, advice, unknown, unsafe
 
 #: Programs by which ``carme-hub image add`` works, and their packages.
 PROGRAMS = {"skopeo": "skopeo", "umoci": "umoci", "bwrap": "bubblewrap", "unsquashfs": "squashfs-tools"}
+#: What fetches images in a Prolog (carme-hub nodes install-images).
+FETCHING = ("carme-image-prolog", "carme-node-images")
 #: Runtimes that mount images of one file by FUSE.
 FUSE_RUNTIMES = ("charliecloud", "apptainer")
 FUSE = Path("/dev/fuse")
@@ -49,14 +52,14 @@ def check_prolog(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         node_store = CarmeImages(config=config).node_store
     except TraitError:
         return  # reported already
-    # Of a list, newer Slurms show each script as Prolog[0], Prolog[1], …
-    there = [value for key, value in slurm.items() if key.partition("[")[0] == "Prolog"]
-    if node_store and not any(value not in ("", "(null)") for value in there):
+    there = prolog.scripts(slurm, "Prolog")
+    if node_store and (not there or prolog.calls(there, *FETCHING) is False):
+        lacks = f"{', '.join(there)} does not call carme-image-prolog" if there else "slurm.conf has no Prolog"
         yield unsafe(
             "CarmeImages.node_store",
             node_store,
-            "slurm.conf has no Prolog, so no node fetches an image, and no session with one that has a digest starts",
-            "Prolog=…/carme-image-prolog, as docs/howto/offer-images.md says",
+            f"{lacks}, so no node fetches an image, and no session with one that has a digest starts",
+            "Prolog=…/carme-image-prolog, or a script that calls it, as docs/howto/offer-images.md says",
         )
 
 
@@ -96,9 +99,13 @@ def _store(store: Path) -> Iterator[Finding]:
 def _programs() -> Iterator[Finding]:
     lacks = [name for name in PROGRAMS if shutil.which(name) is None]
     if lacks:
-        packages = " ".join(PROGRAMS[name] for name in lacks)
         why = f"{', '.join(lacks)} not on this machine, so `carme-hub image add` does not work, or not confined, here"
-        yield advice("CarmeImages.stores", "", why, f"apt-get install {packages}; or add images on another machine")
+        yield advice("CarmeImages.stores", "", why, f"{install_line(lacks)}; or add images on another machine")
+
+
+def install_line(programs: Sequence[str]) -> str:
+    """Return the command that installs programs of ``PROGRAMS``."""
+    return f"apt-get install {' '.join(PROGRAMS[name] for name in programs)} (on EL: dnf install, with EPEL)"
 
 
 def _policy() -> Iterator[Finding]:

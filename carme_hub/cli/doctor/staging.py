@@ -18,12 +18,29 @@ from traitlets.config import Config
 from carme_hub.spawners.staging.programs import MAIN, node_texts
 from carme_hub.spawners.staging.settings import CarmeStaging
 
+from . import prolog
 from .findings import Finding, advice, unknown, unsafe
 
 _GUIDE = "docs/howto/stage-data.md"
 _INSTALL = f"carme-hub staging install /opt/carme-hub/node on the nodes, and the two lines that it prints; {_GUIDE}"
 #: Seconds for which an Epilog copies where its settings do not say; what Slurm shows for "no limit".
 EPILOG_SECONDS, UNLIMITED = 900, 65534
+
+
+def check_machine(config: Config) -> Iterator[Finding]:
+    """Yield what of the programs that copy is not here, and so perhaps not on compute nodes either."""
+    try:
+        staging = CarmeStaging(config=config)
+    except TraitError as error:
+        yield unsafe("CarmeStaging", "", str(error), "correct the setting that the message names")
+        return
+    if staging.root and staging.rclone.startswith("/") and not os.access(staging.rclone, os.X_OK):
+        yield advice(
+            "CarmeStaging.rclone",
+            staging.rclone,
+            "it is not on this machine; nodes without it copy between folders only, and nothing from S3 and the like",
+            "look on a compute node; apt-get install rclone there (fuse3, too, for object storage as folders)",
+        )
 
 
 def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
@@ -34,9 +51,8 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
     """
     try:
         staging = CarmeStaging(config=config)
-    except TraitError as error:
-        yield unsafe("CarmeStaging", "", str(error), "correct the setting that the message names")
-        return
+    except TraitError:
+        return  # reported already
     if not staging.root:
         return
     user = slurm.get("SlurmdUser", "").partition("(")[0]
@@ -52,8 +68,8 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
         "Epilog": "results stay on their nodes until the next sweep, and where no timer sweeps, for good",
     }
     for name, why in lacks.items():
-        yield from _line(name, slurm.get(name, ""), f"nothing calls {MAIN}, so {why}")
-    programs = next((Path(slurm[name]).parent for name in lacks if MAIN in _text(slurm.get(name, ""))), None)
+        yield from _line(name, prolog.scripts(slurm, name), f"nothing calls {MAIN}, so {why}")
+    programs = next((each for name in lacks for each in prolog.folders(prolog.scripts(slurm, name), MAIN)), None)
     settings = _settings(programs)
     limit = slurm.get("PrologEpilogTimeout", "").split()
     seconds = int(limit[0]) if limit and limit[0].isdigit() else UNLIMITED
@@ -74,34 +90,20 @@ def check(config: Config, slurm: Mapping[str, str]) -> Iterator[Finding]:
             f'c.CarmeStaging.root = "{root}", or the same root in {_settings_file(programs)}',
         )
     yield from _programs(programs)
-    if staging.rclone.startswith("/") and not os.access(staging.rclone, os.X_OK):
-        yield advice(
-            "CarmeStaging.rclone",
-            staging.rclone,
-            "it is not on this machine; nodes without it copy between folders only, and nothing from S3 and the like",
-            "look on a compute node; apt install rclone there (fuse3, too, for object storage as folders)",
-        )
 
 
-def _line(name: str, value: str, why: str) -> Iterator[Finding]:
+def _line(name: str, values: list[str], why: str) -> Iterator[Finding]:
     """Yield what is wrong with a line of slurm.conf."""
-    if not value:
+    found, value = prolog.calls(values, MAIN, f"carme-stage-{name.lower()}"), ", ".join(values)
+    if not values:
         yield unsafe(name, "", why, _INSTALL)
-    elif "carme-stage" not in value and MAIN not in (text := _text(value)):
+    elif not found:
         mend = f"have it call {MAIN} {name.lower()}, as {_GUIDE} says"
         yield (
             unsafe(name, value, why, mend)
-            if text
+            if found is False
             else unknown(name, f"{value} cannot be read here, so whether it calls {MAIN} is not known", mend)
         )
-
-
-def _text(program: str) -> str:
-    """Return the text of a program that Slurm calls, "" where it cannot be read here."""
-    try:
-        return Path(program).read_text("utf-8", "replace") if program.startswith("/") else ""
-    except OSError:
-        return ""
 
 
 def _settings_file(programs: Path | None) -> Path | None:
@@ -130,7 +132,7 @@ def _programs(folder: Path | None) -> Iterator[Finding]:
             "others than root can write it, and Slurm runs it as root on every node",
             f"chown -R root {folder}; chmod -R go-w {folder}",
         )
-    if old := sorted(name for name, text in node_texts(folder).items() if _text(str(folder / name)) != text):
+    if old := sorted(name for name, text in node_texts(folder).items() if prolog.text_of(folder / name) != text):
         yield advice(
             str(folder),
             ", ".join(old),

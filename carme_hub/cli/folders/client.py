@@ -43,6 +43,17 @@ class FolderTask(HubTask):
                 raise HubUnreachable(f"{client.api} does not answer as the folders service does")
             return found
 
+    async def every(self, path: str, query: Mapping[str, object]) -> dict[str, Any]:
+        """Return all pages of a list of folders as one."""
+        found: dict[str, Any] = {"folders": []}
+        cursor = ""
+        while True:
+            page = await self.ask("GET", path, query={**query, "limit": 200, "cursor": cursor})
+            found["folders"] += page["folders"]
+            before, cursor = cursor, str(page.get("next", ""))
+            if not cursor or cursor == before:
+                return found
+
     def say(self, found: Mapping[str, Any], text: str) -> int:
         """Print an answer as JSON, or what it means; a problem of the folder follows on stderr."""
         if self.as_json:
@@ -86,11 +97,13 @@ def folder_text(one: Mapping[str, Any]) -> str:
         "Description": one["description"],
         "Licence": one["licence"],
         "Checksums": one["checksums"],
+        "Compared": one["verified"],
         "Offered to": one["handover"],
         "Not applied yet": one["problem"],
     }
     lines = [f"{name + ':':<17} {value}" for name, value in facts.items() if value]
     lines += [f"Changed by hand:  {each}" for each in one["drift"]]
+    lines += [f"Warning:          {each}" for each in one["warnings"]]
     if one["managed"] and one["members"]:
         rows = [
             [str(row["id"]), row["kind"], row["subject"], ROLE_WORDS[row["role"]], row["state"], _day(row["expires"])]

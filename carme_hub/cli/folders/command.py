@@ -39,6 +39,8 @@ class FoldersApp(CommandGroup):
         "scan": (_HERE + "ScanApp", "Count files that members cannot use"),
         "repair": (_HERE + "RepairApp", "Open your own files in a folder to its members"),
         "apply": (_HERE + "ApplyApp", "Apply a folder's members again, over changes by hand"),
+        "disk": ("carme_hub.cli.folders.looks.DiskApp", "Show how full a folder is, or measure it"),
+        "verify": ("carme_hub.cli.folders.looks.VerifyApp", "Compare a folder with its checksums"),
         "sessions": (_HERE + "SessionsApp", "List the sessions that have a folder"),
         "delete": (_HERE + "DeleteApp", "Delete a folder with all that is in it"),
     }
@@ -56,7 +58,7 @@ class ListApp(FolderTask):
     async def work(self) -> int:
         """List them."""
         positional_arguments(self)
-        found = await self.ask("GET", "folders", query={"all": "true"} if self.everybody else None)
+        found = await self.every("folders", {"all": "true"} if self.everybody else {})
         return self.say(found, folder_table(found["folders"]) if found["folders"] else "No folder is yours or shared.")
 
 
@@ -69,7 +71,7 @@ class DatasetsApp(FolderTask):
 
     async def work(self) -> int:
         """List them."""
-        found = await self.ask("GET", "datasets", query={"words": " ".join(self.extra_args)})
+        found = await self.every("datasets", {"words": " ".join(self.extra_args)})
         return self.say(found, folder_table(found["folders"]) if found["folders"] else "No dataset has these words.")
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 from traitlets import Float, Integer
 
-from carme_hub.containers.build.publish import PublishOptions, publish
-from carme_hub.containers.build.scan import NotAllowed
+from carme_hub.containers.build.publish import PublishOptions
 from carme_hub.containers.store.bounds import GIB, Bounds
-from carme_hub.domain.images.builds import Build
-from carme_hub.domain.images.offers import Offer, To
-from carme_hub.errors import ContainerError
-from carme_hub.images.publishing import due, published, refused
+from carme_hub.containers.store.folder import StoreBusy
+from carme_hub.domain.images.builds import limits_for
+from carme_hub.images.publishing import Publisher
 from carme_hub.images.settings import CarmeImages
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
@@ -29,18 +25,22 @@ class PublishApp(StoreCommand):
     """Publish images of users."""
 
     name = "carme-hub image publish"
-    description = """Make images of the store of those that their users offer to a group, or whose offer to everybody an
-    administrator has allowed: each is taken as its user, unpacked by an account without rights, hardened, and scanned
-    (CarmeImages.scan). A timer may call it, as root. Exit status: 0 all are published, or there are none; 1 at least
-    one was refused or failed, and its user is told why."""
+    description = """Make images of the store of those that their users offer to a group: each is taken as its user,
+    unpacked by an account without rights, hardened, and scanned (CarmeImages.scan). What an administrator has to allow
+    is made without a name, and gets one in the next run after they have allowed its digest. A timer may call it, as
+    root; one run works at a time, and what an earlier one has left is done first. Exit status: 0 all that is due is
+    done, there is nothing, or another run is at work; 1 at least one was refused, or could not be published now and is
+    tried again later, and its user is told why."""
     examples = "sudo carme-hub image publish -f /etc/jupyterhub/jupyterhub_config.py"
 
     max_gib = Float(64.0, min=0.001, help="The most GiB of an image with its base.").tag(config=True)
     max_files = Integer(2_000_000, min=1, help="The most files, folders and links of an image.").tag(config=True)
+    max_minutes = Float(120.0, min=0.01, help="The most minutes for one image.").tag(config=True)
     aliases: Any = {
         **StoreCommand.aliases,
         "max-gib": "PublishApp.max_gib",
         "max-files": "PublishApp.max_files",
+        "max-minutes": "PublishApp.max_minutes",
     }
 
     def make(self) -> int:
@@ -50,43 +50,23 @@ class PublishApp(StoreCommand):
         store = CarmeStore(config=config)
         store.upgrade = False
         engine = store.open()
-        failed = 0
+
+        # Their user's own limit is not known here: the largest of all.
+        limits = limits_for(settings.build_limits, settings.build_limits)
+        layer_bytes = int(max(limits.gib, limits_for((), settings.build_limits).gib) * GIB)
+
+        def options() -> PublishOptions:
+            bounds = Bounds(int(self.max_gib * GIB), self.max_files, self.max_minutes * 60)
+            return PublishOptions(bounds, layer_bytes, tuple(settings.scan), self.note)
+
         try:
             builds, images = BuildStore(engine, cluster), ImageStore(engine, cluster)
-            for each in due(builds.builds(time.time())):
-                build = builds.build(each.id, time.time())
-                if build is not None and due(
-                    [build]
-                ):  # else another run has published it meanwhile, or it is withdrawn
-                    failed += not self._publish(build, builds, images, settings)
+            done = Publisher(builds, images, Path(self.store), options, self.note).run()
+        except StoreBusy:
+            self.note(f"another carme-hub image publish is at work in {self.store}, and does what is due")
+            return 0
         finally:
             engine.dispose()
-        return int(bool(failed))
-
-    def _publish(self, build: Build, builds: BuildStore, images: ImageStore, settings: CarmeImages) -> bool:
-        bounds = Bounds(int(self.max_gib * GIB), self.max_files)
-        known = images.image(build.name)
-        if known is not None and not known.source.startswith(f"layer:{build.id} "):
-            # What was offered of that one would be offered of this one, without anybody's leave.
-            problem = "another image has, or had, its name; build it again under another one"
-            builds.change(build.id, wanted=refused(build, problem))
-            self.note(f"{build.name} of {build.user} is not published: {problem}")
-            return False
-        try:
-            path = publish(build, Path(self.store), PublishOptions(bounds, tuple(settings.scan), self.note))
-        except NotAllowed as error:
-            builds.change(build.id, wanted=refused(build, str(error)))
-            self.note(f"{build.name} of {build.user} is not published: {error}")
-            return False
-        except (ContainerError, OSError, subprocess.SubprocessError) as error:  # others are published all the same
-            builds.change(build.id, wanted=refused(build, f"it could not be published: {error}"))
-            self.note(f"{build.name} of {build.user} is not published: {error}")
-            return False
-        now = time.time()
-        images.offer(build.name, Offer(To.USER, build.user, build.user, now))
-        said = builds.build(build.id, now)  # minutes have passed: it may be withdrawn, or refused
-        if said is not None and said.wanted is not None and said.wanted.is_due:
-            images.offer(build.name, said.wanted.offer)
-        builds.change(build.id, **published(build))
-        print(path)
-        return True
+        for path in done.paths:
+            print(path)
+        return int(bool(done.failed))

@@ -40,6 +40,7 @@ class Answers:
     public_port: int
     proxy_api_port: int
     services_port: int
+    images_port: int
     folders_port: int
     group: str
     admin_group: str
@@ -53,6 +54,8 @@ class Answers:
     quotas: bool
     reservations: bool
     activity: bool
+    image_store: str
+    node_images: str
     folders: str
     scratch: str
     memory_max: str

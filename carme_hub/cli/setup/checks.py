@@ -43,6 +43,7 @@ PORTS: Mapping[str, tuple[int, str]] = {
     "public_port": (8000, "Port of the proxy on 127.0.0.1, for the web server."),
     "proxy_api_port": (8001, "Port of the proxy on 127.0.0.1, for the hub."),
     "services_port": (10102, "First of three ports on 127.0.0.1, for the services: quotas, reservations, activity."),
+    "images_port": (10105, "Port of the service of images on 127.0.0.1."),
     "folders_port": (10106, "Port of the service of shared folders on 127.0.0.1."),
 }
 
@@ -50,7 +51,7 @@ PORTS: Mapping[str, tuple[int, str]] = {
 def image_format(path: str) -> str:
     """Return the format of an image by its name, as ``SlurmContainerSpawner.images`` has it."""
     suffix = PurePosixPath(path).suffix
-    return {".sif": "sif", ".sqfs": "sqfs", ".squashfs": "sqfs"}.get(suffix, "dir")
+    return {".sif": "sif", ".sqsh": "sqfs", ".sqfs": "sqfs", ".squashfs": "sqfs"}.get(suffix, "dir")
 
 
 def yes(text: str) -> bool:
@@ -122,6 +123,26 @@ def libexec(facts: Facts, given: Given, text: str) -> str:
     settings = f"{PurePosixPath(text).parent / 'etc'}"
     if state and (_is_in(text, state) or _is_in(settings, state)):
         return f"{text}: the hub can write what is in its state folder, {state}; helpers are for root alone to write"
+    return ""
+
+
+def of_root(facts: Facts, given: Given, text: str) -> str:
+    """Return why a folder cannot be one that root alone writes: what the hub can write, it could exchange."""
+    if wrong := path(facts, given, text):
+        return wrong
+    state = given.get("state_folder", "")
+    if state and (_is_in(text, state) or _is_in(state, text)):
+        return f"{text}: the hub can write what is in its state folder, {state}; name a folder of root's"
+    return ""
+
+
+def node_images(facts: Facts, given: Given, text: str) -> str:
+    """Return why nodes cannot fetch images to a folder."""
+    if wrong := path(facts, given, text):
+        return wrong
+    store = given.get("image_store", "")
+    if _is_in(text, store) or _is_in(store, text):
+        return f"{text}: that is the store, {store}; name a folder on the nodes' own disks"
     return ""
 
 

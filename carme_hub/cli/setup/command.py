@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from traitlets import Bool, Unicode
 
-from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, says_yes
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, can_ask, says_yes
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
@@ -23,7 +23,7 @@ from .answers import Answers, AnswersWrong, complete, from_document, typed
 from .disk import Change, Disk, State
 from .facts import Facts
 from .find import SEARCH, beside, find, look_at_nodes, of_this_shell, with_image
-from .plan import Sources, config_file, offered, site_files, units
+from .plan import Sources, config_file, offered, site_files, timer, units
 from .questions import BEFORE_NODES, BEFORE_SLURM, QUESTIONS, STAY, TEXTS, Question
 from .report import found_text, left_to_do, links_text, sessions_table
 from .services import Units, check_state_folder, make_state_folder, missing_programs, runs_systemd, wait_until_ready
@@ -72,6 +72,7 @@ class SetupApp(ConfiguredApp):
     hub_address, hub_port, public_port = map(_answer, ("hub_address", "hub_port", "public_port"))
     proxy_api_port, group, admin_group = map(_answer, ("proxy_api_port", "group", "admin_group"))
     services_port, folders_port, folders = map(_answer, ("services_port", "folders_port", "folders"))
+    images_port, image_store, node_images = map(_answer, ("images_port", "image_store", "node_images"))
     submit_via, rest_url, partitions = map(_answer, ("submit_via", "rest_url", "partitions"))
     image, test_user, container_runtime = map(_answer, ("image", "test_user", "container_runtime"))
     local_passwords, memory_max, scratch = map(_answer, ("local_passwords", "memory_max", "scratch"))
@@ -130,14 +131,15 @@ class SetupApp(ConfiguredApp):
         parse_profiles(offered(facts, answers))  # says which name of Slurm's a profile cannot have
         if self._here:
             check_state_folder(answers.state_folder, answers.hub_user)
-        written = self._write(disk, site_files(facts, answers, _sources()), remembered)
+        ours = Units(commands, units(answers), (timer(answers.site),))
+        written = await self._write(disk, site_files(facts, answers, _sources()), remembered, ours)
         if written is None:
             return 1
         return await self._finish(commands, facts, answers, disk, written)
 
     @property
     def _can_ask(self) -> bool:
-        return not self.no_input and sys.stdin.isatty()
+        return not self.no_input and can_ask()
 
     def _check_root(self) -> None:
         if self._here and os.geteuid() != 0:
@@ -204,7 +206,7 @@ class SetupApp(ConfiguredApp):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _write(self, disk: Disk, files: Any, remembered: dict[str, str]) -> list[Change] | None:
+    async def _write(self, disk: Disk, files: Any, remembered: dict[str, str], named: Units) -> list[Change] | None:
         """Show and write; return what was written, None where it was not confirmed."""
         changes = disk.compare(files)
         todo = [each for each in changes if each.state in (State.NEW, State.OURS, State.LEFT)]
@@ -230,6 +232,8 @@ class SetupApp(ConfiguredApp):
             self.note("Nothing was written: add --yes.")
             return None
         self.confirm("Write this?")
+        if self._here and runs_systemd() and any(each.wanted is None for each in todo if each.path.endswith(".timer")):
+            await named.end_timers()
         for line in disk.write(todo, remembered):
             print(line)
         disk.keep(changes, remembered)
@@ -273,7 +277,7 @@ class SetupApp(ConfiguredApp):
             self.note("Nothing was removed: add --yes.")
             return 1
         running = self._here and runs_systemd()
-        named = Units(Commands(), (f"{site}.service", f"{site}-proxy.service"))
+        named = Units(Commands(), (f"{site}.service", f"{site}-proxy.service"), (timer(site),))
         ends = running and bool(named.there())
         self.confirm(f"{'End hub and proxy (sessions continue), and remove' if ends else 'Remove'} {len(ours)} files?")
         if ends:  # also where a person has changed the units: their configuration goes
@@ -293,7 +297,7 @@ class SetupApp(ConfiguredApp):
         lacking = missing_programs(facts.programs)
         started = bool(written or disk.record.pending) and self._here and runs_systemd() and not lacking
         url = f"http://127.0.0.1:{answers.public_port}"
-        named = Units(commands, units(answers))
+        named = Units(commands, units(answers), (timer(answers.site),))
         if self._here:
             make_state_folder(answers.state_folder, answers.hub_user)
         if started:
@@ -304,7 +308,9 @@ class SetupApp(ConfiguredApp):
         elif written and self._here and not runs_systemd():
             self.note("Not started: there is no systemd here.")
         if written:
-            print(left_to_do(facts, answers))
+            places = (answers.image_store, answers.folders)
+            absent = [each for each in places if each and not (Path(self.root) / each.lstrip("/")).is_dir()]
+            print(left_to_do(facts, answers, absent))
         if self.no_test or not (self.test or started):
             return 0
         from carme_hub.auth.secret_files import exposure  # here: it imports JupyterHub, which --help need not wait for

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from carme_hub.cli.base import UsageError
+from carme_hub.cli.doctor.images import PROGRAMS
 from carme_hub.cli.doctor.slurm import parse
 from carme_hub.containers.images import read_image
 from carme_hub.domain.cluster.resources import Node
@@ -29,7 +30,7 @@ from .plan import SEARCH_PATH
 from .record import Record
 
 #: Programs whose presence on this machine matters.
-_PROGRAMS = ("nginx", "caddy", "systemctl", "visudo", "logrotate", "node", "configurable-http-proxy")
+_PROGRAMS = ("nginx", "caddy", "systemctl", "visudo", "logrotate", "node", "configurable-http-proxy", *PROGRAMS)
 #: Where the units find programs, whatever this shell's PATH has besides.
 SEARCH = f"{Path(sys.executable).parent}:{SEARCH_PATH}"
 #: Sources of users whose passwords are in /etc/shadow (nsswitch.conf(5)).

@@ -59,6 +59,11 @@ def units(answers: Answers) -> tuple[str, str]:
     return f"{answers.site}.service", f"{answers.site}-proxy.service"
 
 
+def timer(site: str) -> str:
+    """Return the name of the timer that has images of users published; a site without a store of images has none."""
+    return f"{site}-images.timer"
+
+
 def config_file(answers: Answers) -> str:
     """Return the path of the hub's configuration."""
     return f"{answers.config_folder}/jupyterhub_config.py"
@@ -83,6 +88,11 @@ def site_files(facts: Facts, answers: Answers, sources: Sources) -> tuple[File, 
         File(f"/etc/systemd/system/{hub}", render("hub.service"), "unit of the hub"),
         File(f"/etc/logrotate.d/{site}", render("logrotate"), "rotation of the audit log"),
     ]
+    if answers.image_store:
+        name = f"/etc/systemd/system/{timer(site)}"
+        found.append(File(name, render("images.timer"), "timer for the next one"))
+        text = render("images.service")
+        found.append(File(name.replace(".timer", ".service"), text, "unit that publishes images of users"))
     if web_file := _web_file(answers):
         found.append(File(f"{folder}/{web_file}", render(web_file), "for the web server; you include it"))
     found.append(File(f"{folder}/prometheus.yml", render("prometheus.yml"), "for Prometheus; you include it"))
@@ -100,7 +110,7 @@ def _helpers(facts: Facts, answers: Answers, sources: Sources) -> list[File]:
         "slurm_conf": answers.slurm_conf or facts.slurm_conf,
         "group": answers.group,
         "roots": [],
-        "extra": [],
+        "extra": ["comment"] if answers.node_images else [],  # in which a job names its image to Slurm's Prolog
     }
     found.append(File(f"{settings}/carme-submit.json", json.dumps(submit, indent=1) + "\n", "settings of the helpers"))
     if answers.submit_via == "rest":
@@ -110,7 +120,7 @@ def _helpers(facts: Facts, answers: Answers, sources: Sources) -> list[File]:
     if answers.folders:
         found += [
             File(f"{answers.libexec}/{name}", sources.helpers[name], "helper, as it comes with the package", mode)
-            for name, mode in (("carme-folders", 0o755), ("carme-folders-tree", 0o644))
+            for name, mode in (("carme-folders", 0o755), ("carme-folders-acls", 0o644), ("carme-folders-tree", 0o644))
         ]
         text = json.dumps({"group": answers.group, "roots": {"projects": answers.folders}}, indent=1) + "\n"
         found.append(File(f"{settings}/carme-folders.json", text, "settings of the helper for shared folders"))

@@ -59,11 +59,12 @@ def _runtime(facts: Facts, given: Given) -> str:
 
 
 def _free(name: str, first: int) -> Callable[[Facts, Given], str]:
-    """Return the default of a port: the usual one, or where another hub here has that, one of the next thousand."""
+    """Return the default of a port: the usual one, or where that is taken, one of the next thousand."""
 
-    def default(facts: Facts, _given: Given) -> str:
+    def default(facts: Facts, given: Given) -> str:
+        taken = {*facts.ports, *(number for each in PORTS for number in claimed(each, given.get(each, "")))}
         ports = (str(port) for port in range(first, 65000, 1000))
-        return next((each for each in ports if facts.ports.keys().isdisjoint(claimed(name, each))), str(first))
+        return next((each for each in ports if taken.isdisjoint(claimed(name, each))), str(first))
 
     return default
 
@@ -74,6 +75,10 @@ def _web(facts: Facts, _given: Given) -> str:
 
 def _with_nginx(given: Given) -> bool:
     return given.get("web_server") == "nginx"
+
+
+def _with_store(given: Given) -> bool:
+    return bool(given.get("image_store"))
 
 
 def _with_rest(given: Given) -> bool:
@@ -205,10 +210,27 @@ QUESTIONS: tuple[Question, ...] = (
     Question("reservations", "Keep a calendar in which GPUs are booked.", _fixed("no"), checks.yes_or_no, asked=False),
     Question("activity", "Measure what jobs use.", _fixed("no"), checks.yes_or_no, asked=False),
     Question(
+        "image_store",
+        "Folder of root's with images by digest (carme-hub image add), the same on all nodes. Nothing = none.",
+        _fixed(""),
+        checks.of_root,
+        asked=False,
+        optional=True,
+    ),
+    Question(
+        "node_images",
+        "Folder of the nodes' own disks to which they fetch images of the store. Nothing = they use the store itself.",
+        _fixed(""),
+        checks.node_images,
+        asked=False,
+        optional=True,
+        when=_with_store,
+    ),
+    Question(
         "folders",
         "Folder of root's below which users make folders that they share, the same on all nodes. Nothing = none.",
         _fixed(""),
-        checks.path,
+        checks.of_root,
         asked=False,
         optional=True,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from carme_hub.cli.base import table
+from carme_hub.cli.doctor.images import PROGRAMS, install_line
 from carme_hub.domain.cluster.tres import ANY_TYPE
 
 from .answers import Answers
@@ -29,8 +30,12 @@ def found_text(facts: Facts) -> str:
     return "\n".join(f"{name:10} {text}" for name, text in rows)
 
 
-def left_to_do(facts: Facts, answers: Answers) -> str:
-    """Return what setup does not do, because it is another program's, or takes rights in Slurm."""
+def left_to_do(facts: Facts, answers: Answers, absent: Sequence[str] = ()) -> str:
+    """Return what setup does not do, because it is another program's, or another machine's, or takes rights in Slurm.
+
+    Args:
+        absent: folders of root's that answers name and that are not there.
+    """
     lines = []
     for each in filter(None, map(facts.partition, answers.partitions)):
         if ANY_TYPE in each.gpus:
@@ -46,6 +51,7 @@ def left_to_do(facts: Facts, answers: Answers) -> str:
         lines.append(
             f"tokens:            {facts.jwt_key} is not on this machine; carme-token signs with it (mode 0600)"
         )
+    lines += _data_to_do(facts, answers, absent)
     name = {"nginx": "nginx.conf", "caddy": "Caddyfile"}.get(answers.web_server)
     text = (
         f"{answers.config_folder}/{name} says how"
@@ -58,6 +64,24 @@ def left_to_do(facts: Facts, answers: Answers) -> str:
         f"your own settings: {answers.config_folder}/site.py; secrets as NAME=value: {answers.config_folder}/secrets"
     )
     return "\n".join(["Left to you:", *(f"  {line}" for line in lines)])
+
+
+def _data_to_do(facts: Facts, answers: Answers, absent: Sequence[str]) -> list[str]:
+    """Return what is left for images, shared folders and data on nodes."""
+    lines = [f"a folder of root's: install -d -o root -g root -m 755 {each}" for each in absent]
+    if answers.image_store and (lacks := [name for name in PROGRAMS if name not in facts.programs]):
+        lines.append(f"to add images:     {install_line(lacks)}")
+    if answers.node_images:
+        lines.append(
+            "images on nodes:   carme-hub nodes install-images there, Slurm's Prolog, and a token: "
+            "docs/howto/offer-images.md"
+        )
+    if answers.scratch:
+        lines.append(
+            "data on nodes:     carme-hub staging install, rclone and fuse3 there, Slurm's Prolog and Epilog: "
+            "docs/howto/stage-data.md"
+        )
+    return lines
 
 
 def links_text(disk: Disk, gone: Sequence[Change]) -> str:

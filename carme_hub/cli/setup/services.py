@@ -28,17 +28,19 @@ class Units:
     """The hub's unit and the proxy's.
 
     Args:
-        names: the hub's, the proxy's.
+        names: the hub's, the proxy's. timers: started with them, where setup has written them.
     """
 
-    def __init__(self, commands: Commands, names: tuple[str, str]) -> None:
+    def __init__(self, commands: Commands, names: tuple[str, str], timers: Sequence[str] = ()) -> None:
         self._commands = commands
         self.hub, self.proxy = names
+        self._timers = tuple(timers)
 
     async def start(self) -> None:
         """Start both, now and with the machine. What runs already stays as it is."""
         await self._systemctl("daemon-reload")
         await self._systemctl("enable", "--now", self.proxy, self.hub)
+        await self._start_timers()
 
     async def restart_hub(self) -> None:
         """Restart the hub and not the proxy: sessions and open notebooks continue."""
@@ -46,6 +48,16 @@ class Units:
         await self._systemctl("enable", "--now", self.proxy)
         await self._systemctl("enable", self.hub)
         await self._systemctl("restart", self.hub)
+        await self._start_timers()
+
+    async def _start_timers(self) -> None:
+        if names := self.timers():
+            await self._systemctl("enable", "--now", *names)
+
+    async def end_timers(self) -> None:
+        """End the timers that are there: their files are about to go."""
+        if names := self.timers():
+            await self._systemctl("disable", "--now", *names)
 
     async def run(self) -> bool:
         """Return whether both run, or begin to."""
@@ -57,9 +69,13 @@ class Units:
         """Return those of the two of which there is a file where setup writes it."""
         return [name for name in (self.hub, self.proxy) if (UNITS / name).exists()]
 
+    def timers(self) -> list[str]:
+        """Return the timers of which there is such a file."""
+        return [name for name in self._timers if (UNITS / name).exists()]
+
     async def end(self) -> None:
         """End those that are there, and start none with the machine. Sessions continue until their jobs end."""
-        if names := self.there():
+        if names := [*self.there(), *self.timers()]:
             await self._systemctl("disable", "--now", *names)
 
     async def forget(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from carme_hub.cli.hub_client import HubClient, HubRefused, HubUnreachable
 from carme_hub.domain.administration.offboarding import Item
@@ -28,11 +28,18 @@ class SharedFolders(Part):
 
     async def look(self) -> Sequence[Item]:
         """Return them, by name."""
-        _, answer = await self._service.request("GET", "/folders?all=true")
-        try:
-            return [item for one in answer["folders"] for item in self._items(one)]
-        except (KeyError, TypeError) as error:
-            raise HubUnreachable(f"{self._service.api} does not answer as the folders service does") from error
+        found: list[Item] = []
+        cursor = ""
+        while True:
+            query = urlencode({"all": "true", "limit": 200, "cursor": cursor})
+            _, answer = await self._service.request("GET", f"/folders?{query}")
+            try:
+                found += [item for one in answer["folders"] for item in self._items(one)]
+                before, cursor = cursor, str(answer["next"])
+            except (KeyError, TypeError) as error:
+                raise HubUnreachable(f"{self._service.api} does not answer as the folders service does") from error
+            if not cursor or cursor == before:
+                return found
 
     def _items(self, one: dict[str, Any]) -> list[Item]:
         if (one["owner_kind"], one["owner"]) == ("user", self._user):

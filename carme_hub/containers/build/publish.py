@@ -3,16 +3,20 @@
 It is treated as any image from anywhere: what the user's files are is not believed. They are taken as the user
 (``take``), unpacked by an account without rights, hardened, compiled again, listed and looked into; a scan may refuse
 them. The image is the base (``base``), with the packages below /opt/carme/layer. Its digest is that of both.
+
+``prepare`` does that without a name, for an administrator to decide on a digest; ``publish`` lets the name stand for
+that, and for nothing else. The files stay the user's until then, and may have changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +30,129 @@ from carme_hub.containers.images import write_image
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.folder import ADDING, Named, StoreFolder, remove_tree, write_text
 from carme_hub.containers.store.listing import write_listing
-from carme_hub.containers.store.packages import look_inside
+from carme_hub.containers.store.packages import difference, look_inside
 from carme_hub.containers.store.process import Steps
-from carme_hub.containers.store.recipe import Recipe, now_text, write_recipe
+from carme_hub.containers.store.recipe import Recipe, about, now_text, write_recipe
 from carme_hub.containers.store.source import NAME, Source
 from carme_hub.containers.store.unpack import compile_python, unpack_file
+from carme_hub.domain.images.audience import BASE, BASE_NAME, source_of
 from carme_hub.domain.images.builds import Build
-from carme_hub.errors import ContainerError
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 #: What a layer may have at its top; the rest is the build's own notes, and of nobody's concern.
 _PARTS = ("bin", "etc", "include", "lib", "lib64", "share")
 _NOT_IN_JSON = ("form", "programs")
+#: Seconds for the byte-compilation of what the base has not compiled.
+_COMPILE = 900.0
+
+
+class ContentChanged(ContainerError):
+    """The files of a build are not those of which an administrator has decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """How images of users are published; ``scan``: the site's command, () = none."""
+    """How images of users are published; ``scan``: the site's command, () = none.
+
+    ``layer_bytes``: what the user's own part may have; 0 = as much as the whole image.
+    """
 
     bounds: Bounds = field(default_factory=Bounds)
+    layer_bytes: int = 0
     scan: Sequence[str] = ()
     progress: Callable[[str], None] = lambda _: None
 
 
-def publish(build: Build, store: Path, options: PublishOptions) -> Path:
-    """Add a user's image to a store under its name, and return the path by which the name leads to it.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An image without a name: its folder, its digest, and how its packages differ from those of its base, by lines."""
+
+    folder: Path
+    digest: str
+    packages: Sequence[str]
+
+
+def prepare(build: Build, store: Path, options: PublishOptions, way: type[Publishing] | None = None) -> Prepared:
+    """Make the image of a user's build without a name, where root alone can read it.
+
+    Args:
+        way: how an image of this kind is made; None = as packages on top of its base.
 
     Raises:
-        NotAllowed: the scan refuses it. ContainerError: it cannot be used; the message says why.
+        as ``publish``.
     """
+    way = way or Publishing
+    folder, base = _checked(build, store)
+    if (store / build.name).is_symlink() or (store / build.name).exists():
+        raise _taken(build, store)
+    with folder.locked(f"name-{build.name}"):
+        image, digest = way(folder, base, build, options, folder.waiting).image()
+    packages = difference(_packages(base), _packages(image))
+    return Prepared(image, digest, [each.replace(": not there -> ", " ") for each in packages])
+
+
+def publish(
+    build: Build, store: Path, options: PublishOptions, expect: str = "", way: type[Publishing] | None = None
+) -> Path:
+    """Add a user's image to a store under its name, and return the path by which the name leads to it.
+
+    Args:
+        expect: the digest that it must have; "" = any. way: as of ``prepare``.
+
+    Raises:
+        NotAllowed: the scan refuses it. ContentChanged: it has another digest. ContainerError: it cannot be used; the
+            message says why. ContainerUnavailable: it cannot be published now, which says nothing of it.
+    """
+    way = way or Publishing
+    folder, base = _checked(build, store)
+    known = published_before(build, store)
+    if known is not None and expect in ("", known.digest):
+        return store / build.name
+    if known is None and ((store / build.name).is_symlink() or (store / build.name).exists()):
+        raise _taken(build, store)
+    with folder.locked(f"name-{build.name}"):
+        image, digest = way(folder, base, build, options, folder.digests, expect).image()
+        named = Named(
+            *(build.name, image.name, digest, source_of(build), "", time.time()),
+            who=build.user,
+            description=build.description,
+        )
+        with folder.locked(wait=60.0):
+            folder.point(named)
+    return store / build.name
+
+
+def published_before(build: Build, store: Path) -> Named | None:
+    """Return what a build's name stands for where that is this build: an earlier run has ended before it said so."""
+    named = StoreFolder(store).named(build.name) if NAME.fullmatch(build.name) else None
+    return named if named is not None and named.source == source_of(build) else None
+
+
+def remove_waiting(store: Path, digests: Collection[str]) -> None:
+    """Remove images without a name that wait for no decision any more.
+
+    Args:
+        digests: of those that do.
+    """
+    folder = StoreFolder(store)
+    kept = {each.replace(":", "-") for each in digests}
+    try:
+        names = os.listdir(folder.waiting)  # noqa: PTH208
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.partition(".")[0] not in kept:
+            remove_tree(folder.waiting / name)
+            parts_file(folder, name).unlink(missing_ok=True)
+
+
+def parts_file(store: StoreFolder, image: str) -> Path:
+    """Return the file of an image's parts, as CycloneDX; ``image``: the name of its folder."""
+    return store.path / ".parts" / f"{image.partition('.')[0]}.cdx.json"
+
+
+def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
+    """Return the store and the folder of a build's base in it."""
     folder = StoreFolder(store)
     folder.check()
     if not NAME.fullmatch(build.name):
@@ -63,30 +162,31 @@ def publish(build: Build, store: Path, options: PublishOptions) -> Path:
             f"{build.base}, below it, has no digest, so nobody can say what the image is; build it again on top of an "
             "image of the store"
         )
-    base = Base.find(folder, build.base, build.base_digest)
-    if (store / build.name).is_symlink() or (store / build.name).exists():
-        raise ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
-    with folder.locked(f"name-{build.name}"):
-        image, digest = _Publishing(folder, base, build, options).image()
-        named = Named(
-            *(build.name, image.name, digest, _source(build), "", time.time()),
-            who=build.user,
-            description=build.description,
-        )
-        with folder.locked(wait=60.0):
-            folder.point(named)
-    return store / build.name
+    bases = [folder.image(build.base_digest, form) for form in ("dir", "sqfs")]
+    base = next((each for each in bases if (each / "image.json").is_file()), None)
+    if base is None:  # the store may be empty where its file system is not mounted
+        raise ContainerUnavailable(f"{build.base}, below it, is not in {store} with the digest {build.base_digest}")
+    return folder, base
 
 
-def _source(build: Build) -> str:
-    return f"layer:{build.id} of {build.user} on {build.base_digest}"
+def _taken(build: Build, store: Path) -> ContainerError:
+    return ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
 
 
-class _Publishing:
-    """One image on its way into the store."""
+def _packages(image: Path) -> Mapping[str, Mapping[str, str]]:
+    found = about(image).get("packages")
+    return found if isinstance(found, dict) else {}
 
-    def __init__(self, store: StoreFolder, base: Base, build: Build, options: PublishOptions) -> None:
+
+class Publishing:
+    """One image on its way into a folder of the store: ``digests``, or ``waiting``."""
+
+    def __init__(
+        self, store: StoreFolder, base: Path, build: Build, options: PublishOptions, into: Path, expect: str = ""
+    ) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
+        self._below = Base.of(base)
+        self._into, self._expect = into, expect
         self._work = store.path / f"{ADDING}{build.name}"
 
     def image(self) -> tuple[Path, str]:
@@ -102,26 +202,75 @@ class _Publishing:
         say, build = self._options.progress, self._build
         say(f"Taking {build.name} of {build.user}")
         archive, given = self._work / "layer.tar", self._work / "given"
-        take(build.user, build.id, archive, steps.bounds)
+        bounds = self._layer_bounds(steps.bounds)
+        take(build.user, build.id, archive, bounds)
         # What the account may write is a folder of its own: the tree of the base is beside it.
         given.mkdir(mode=0o700)
         layer = given / "layer"
         layer.mkdir()
-        inner = Steps(given, steps.bounds)
+        inner = Steps(given, bounds)
         inner.give(given, layer)
-        self._work.chmod(0o711)
+        inner.let_through(self._work)  # and nobody else: it is of nobody's concern yet
         before = layer.lstat()
         digest = self._digest(unpack_file(Source("tar", str(archive)), layer, inner))
         archive.unlink()
+        if self._expect not in ("", digest):
+            raise ContentChanged(f"its files are {digest} now, and were {self._expect}")
         # In a home files are for their user alone; what is in the store, users read.
         inner.run(["chmod", "--recursive", "u=rwX,go=rX", "--", str(layer)], tree=layer)
         if (before.st_dev, before.st_ino) != (layer.lstat().st_dev, layer.lstat().st_ino):
             raise ContainerError("the files are hostile: something of them has replaced their own folder")
-        there = self._store.image(digest, self._base.form)
-        if there.exists():
-            say(f"The store has {digest} already")
-            return there, digest
-        return self._finish(layer, steps, digest), digest
+        return self._there(digest) or self._finish(layer, steps, digest), digest
+
+    def _layer_bounds(self, bounds: Bounds) -> Bounds:
+        most = self._options.layer_bytes
+        if not most:
+            return bounds
+        # An archive has up to a kilobyte beside each file.
+        return replace(bounds, size_bytes=min(bounds.size_bytes, most + most // 4 + (64 << 20)))
+
+    def _there(self, digest: str) -> Path | None:
+        """Return the folder of an image that the store has already, in its place; None where it has not."""
+        there = self._store.image(digest, self._below.form)
+        waits = self._store.waiting / there.name
+        found = next((each for each in (there, waits) if (each / "image.json").is_file()), None)
+        if found is None:
+            return None
+        self._options.progress(f"The store has {digest} already")
+        if found == waits and self._into == self._store.digests:
+            self._scan_again(waits)
+        return found if found == there else self._placed(found)
+
+    def _scan_again(self, tree: Path) -> None:
+        """Scan what has waited for a decision: that takes days, and more is known of its parts by now."""
+        try:
+            parts = json.loads(parts_file(self._store, tree.name).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ContainerUnavailable(f"the parts of the image, for the scan, cannot be read: {error}") from error
+        scanned = tree
+        if self._below.form == "sqfs":
+            scanned = self._work / "scanned"
+            Base.of(tree).put(scanned, Steps(self._work, self._options.bounds))
+        scan(self._options.scan, scanned, parts, self._options.bounds, self._options.progress)
+
+    def _kept(self, tree: Path, parts: Mapping[str, Any], digest: str) -> Path:
+        """Put an image that is complete, and its parts, into the store."""
+        file = parts_file(self._store, self._store.image(digest, self._below.form).name)
+        file.parent.mkdir(mode=0o755, exist_ok=True)
+        write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
+        return self._placed(tree)
+
+    def _placed(self, tree: Path) -> Path:
+        """Put a complete image into its place, at once, and return that."""
+        image = self._into / self._store.image(str(about(tree).get("digest", "")), self._below.form).name
+        if image != tree:
+            with self._store.locked(wait=60.0):
+                self._into.mkdir(mode=0o700 if self._into == self._store.waiting else 0o755, exist_ok=True)
+                tree.rename(image)
+        if self._into == self._store.digests:
+            with contextlib.suppress(FileNotFoundError):
+                parts_file(self._store, image.name).chmod(0o644)
+        return image
 
     def _digest(self, layer: str) -> str:
         both = f"{self._build.base_digest}\n{layer}\n"
@@ -134,27 +283,29 @@ class _Publishing:
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
-        self._base.put(tree, Steps(self._work, steps.bounds))
-        layers = (next_in_store(self._base.layers), *self._base.layers)
+        self._below.put(tree, Steps(self._work, steps.bounds))
+        layers = (next_in_store(self._below.layers), *self._below.layers)
         place = tree / layers[0].lstrip("/")
         above = (place, place.parent, place.parent.parent)
         if place.exists() or any(each.is_symlink() for each in above):
             raise ContainerError(f"{build.base}, below it, has something at {layers[0]}")
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
-        compile_python(tree, Steps(self._work, steps.bounds))
+        # A file can be written so that it takes hours.
+        seconds = min(steps.bounds.left(), _COMPILE)
+        compile_python(tree, Steps(self._work, replace(steps.bounds, seconds=seconds, began=time.monotonic())))
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
-        contents, below = look_inside(tree), self._base.about
+        contents, below = look_inside(tree), self._below.about
         steps.bounds.left()
         listed = write_listing(tree)
         recipe = Recipe(
             digest=digest,
-            source=_source(build),
-            form=self._base.form,
+            source=source_of(build),
+            form=self._below.form,
             architecture=str(below.get("architecture") or ""),
             environ=dict(below.get("environ") or {}),
-            labels={"carme.base": build.base_digest, "carme.base.name": build.base},
+            labels={BASE: build.base_digest, BASE_NAME: build.base},
             licences=contents.licences,
             packages=contents.packages,
             listing=listed.digest,
@@ -168,16 +319,9 @@ class _Publishing:
         )
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
-        made, more = self._base.pack(tree, self._work, steps)
+        made, more = self._below.pack(tree, self._work, steps)
         self._describe(made, recipe, below, {"layer": layers[0] if len(layers) == 1 else list(layers), **more})
-        image = self._store.image(digest, self._base.form)
-        with self._store.locked(wait=60.0):
-            self._store.digests.mkdir(mode=0o755, exist_ok=True)
-            made.rename(image)
-            boms = self._store.path / ".parts"
-            boms.mkdir(mode=0o755, exist_ok=True)
-            write_text(boms / f"{image.name.partition('.')[0]}.cdx.json", json.dumps(parts, indent=1) + "\n")
-        return image
+        return self._kept(made, parts, digest)
 
     def _describe(self, tree: Path, recipe: Recipe, below: Mapping[str, Any], own: Mapping[str, object]) -> None:
         build = self._build

@@ -16,7 +16,8 @@ from typing import Any
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.process import ENVIRON, Steps
 from carme_hub.domain.images.builds import bill_of_materials
-from carme_hub.errors import ContainerError
+from carme_hub.domain.wording import escaped
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 _MOST_TEXT = 1000
 
@@ -34,7 +35,7 @@ def parts_of(
             found = json.loads(steps.run(["syft", "scan", f"dir:{tree}", "--output", "cyclonedx-json", "--quiet"]))
             if isinstance(found, dict) and found.get("bomFormat") == "CycloneDX":
                 return found
-        except (ContainerError, ValueError):
+        except (ContainerError, ValueError, RecursionError):
             pass  # it reads foreign files, and may fail at them; our own list has the packages too
     return bill_of_materials(name, digest, packages)
 
@@ -45,7 +46,8 @@ def scan(
     """Run the site's scan of an image; without a command nothing is scanned, and that is said.
 
     Raises:
-        NotAllowed: it refuses the image. ContainerError: it could not be run, or failed.
+        NotAllowed: it refuses the image. ContainerUnavailable: it could not be run, or failed: it has not said anything
+            of the image.
     """
     if not command:
         say("Not scanned: CarmeImages.scan names no command")
@@ -62,12 +64,12 @@ def scan(
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ContainerError(f"the scan {command[0]} could not be run to its end: {error}") from error
-    said = " ".join(done.stdout.split())[:_MOST_TEXT]
+        raise ContainerUnavailable(f"the scan {command[0]} could not be run to its end: {error}") from error
+    said = escaped(" ".join(done.stdout.split()))[:_MOST_TEXT]  # it may name the image's files
     if done.returncode == 1:
         raise NotAllowed(f"the scan refuses it: {said or 'it says no more'}")
     if done.returncode:
-        raise ContainerError(
+        raise ContainerUnavailable(
             f"the scan {command[0]} failed with {done.returncode}: {' '.join(done.stderr.split())[-300:]}"
         )
     say(f"Scanned: {said or 'nothing to say'}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from carme_hub.errors import ContainerError
 
-from .process import ENVIRON, Steps
+from .process import ENVIRON, Steps, through_proxy
 from .source import Source
 from .trust import Trust, read_protected
 
@@ -103,7 +103,7 @@ def _cosign(source: Source, digest: str, key: bytes, trust: Trust, steps: Steps)
                 [*argv, f"{source.location}@{digest}"],
                 confine=False,
                 pass_fds=(public_fd, auth_fd),
-                environ={"DOCKER_CONFIG": str(folder), "HOME": str(folder)},
+                environ={**through_proxy(), "DOCKER_CONFIG": str(folder), "HOME": str(folder)},
             )
     finally:
         shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from carme_hub.errors import ContainerError
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 from .source import DIGEST, NAME
 
@@ -25,6 +25,10 @@ OWN_FILES = frozenset({ABOUT, RECIPE, LISTING})
 #: How the folder begins in which an image is made.
 ADDING = ".adding-"
 _BUFFER = 1 << 20
+
+
+class StoreBusy(ContainerUnavailable):
+    """Another process does this work now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,15 @@ class StoreFolder:
         self.path = path
         self.digests, self.blobs = path / ".digests", path / ".blobs" / "sha256"
         self._names, self.pins, self._locks = path / ".names", path / ".pins", path / ".locks"
+        #: Images of users that have no name before an administrator allows one; root alone can read them.
+        self.waiting = path / ".waiting"
 
     def check(self) -> None:
         """Refuse a store that others can write, or that does not belong to this user."""
         try:
             state = self.path.stat()
         except OSError as error:
-            raise ContainerError(f"the store {self.path} cannot be used: {error.strerror}") from error
+            raise ContainerUnavailable(f"the store {self.path} cannot be used: {error.strerror}") from error
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
             raise ContainerError(f"the store {self.path} must be a folder that you own and nobody else can write")
 
@@ -111,7 +117,7 @@ class StoreFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ContainerError(f"{self._names}/{name}.json cannot be read: {error}") from error
+            raise ContainerUnavailable(f"{self._names}/{name}.json cannot be read: {error}") from error
         link = self.path / name
         if not link.is_symlink():
             return None
@@ -204,7 +210,7 @@ class StoreFolder:
         """Keep others from the same work meanwhile; the kernel ends it with the process.
 
         Raises:
-            ContainerError: another process does it, for longer than ``wait`` seconds.
+            StoreBusy: another process does it, for longer than ``wait`` seconds.
         """
         self._locks.mkdir(mode=0o700, exist_ok=True)
         until = time.monotonic() + wait
@@ -215,22 +221,25 @@ class StoreFolder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > until:
-                        raise ContainerError(f"another carme-hub image works on {what} of {self.path}") from None
+                        raise StoreBusy(f"another carme-hub image works on {what} of {self.path}") from None
                     time.sleep(0.1)
             yield
 
 
-def write_text(file: Path, text: str) -> None:
+def write_text(file: Path, text: str, mode: int = 0o644) -> None:
     """Write a file as a whole or not at all."""
     new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
     new.write_text(text, encoding="utf-8")
-    new.chmod(0o644)
+    new.chmod(mode)
     new.rename(file)
 
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder of any depth, as far as it can be."""
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(folder)], capture_output=True, check=False)
+    argv, environ = ["rm", "-rf", "--one-file-system", "--", str(folder)], {"PATH": "/usr/bin:/bin"}
+    subprocess.run(argv, env=environ, capture_output=True, check=False)
 
 
 def _children(folder: Path) -> list[Path]:

@@ -48,7 +48,7 @@ def look_inside(tree: Path) -> Contents:
         try:
             value = json.loads(text)
             found.add("conda", value["name"], value["version"], value.get("license") or "")
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
     for paragraph in _read(tree / "var/lib/dpkg/status").split("\n\n"):
         fields = dict(line.partition(": ")[::2] for line in paragraph.split("\n") if not line.startswith(" "))

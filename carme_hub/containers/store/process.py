@@ -7,6 +7,7 @@ the step. Where bubblewrap cannot (user namespaces are off), the account's missi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import shutil
@@ -18,7 +19,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from carme_hub.errors import ContainerError
+from carme_hub.domain.wording import escaped
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 from .bounds import Bounds
 
@@ -29,8 +31,21 @@ ENVIRON = {
     "HOME": "/nonexistent",
     "LC_ALL": "C.UTF-8",
 }
-PACKAGES = {"bwrap": "bubblewrap", "unsquashfs": "squashfs-tools", "mksquashfs": "squashfs-tools"}
+PACKAGES = {
+    "bwrap": "bubblewrap",
+    "unsquashfs": "squashfs-tools",
+    "mksquashfs": "squashfs-tools",
+    "setpriv": "util-linux",
+    "prlimit": "util-linux",
+    "cp": "coreutils",
+}
+#: How a step reaches a registry through the site's proxy: variables that it gets where they are set.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _TICK = 0.2
+#: Seconds in which processes that were killed end.
+_ENDS = 10.0
+#: What programs say where a disk is full: nothing of the image.
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 #: Bytes that a step may print.
 _SAYS = 256 << 20
 #: Processes and threads of the account; with more for each processor, since unsquashfs and compileall use all.
@@ -56,6 +71,12 @@ class Steps:
         if self._entry is not None:
             for path in paths:
                 os.chown(path, self._entry.pw_uid, self._entry.pw_gid, follow_symlinks=False)
+
+    def let_through(self, folder: Path) -> None:
+        """Let the account, and nobody else, reach what is below a folder of ours."""
+        if self._entry is not None:
+            os.chown(folder, os.geteuid(), self._entry.pw_gid)
+            folder.chmod(0o710)
 
     def give_in(self, folder: int, *names: str) -> None:
         """Give entries of an opened folder to the account, if we run as root."""
@@ -111,12 +132,13 @@ class Steps:
             tick: called several times a second.
 
         Raises:
-            ContainerError: it cannot be run, failed, or broke a bound; none of its processes is left.
+            ContainerError: it failed, or broke a bound; none of its processes is left. ContainerUnavailable: it cannot
+                be run, the disk is full, or something has killed it, such as the end of the memory.
         """
-        if shutil.which(argv[0], path=ENVIRON["PATH"]) is None:
-            raise ContainerError(
-                f"{argv[0]} is not installed here; the package is called {PACKAGES.get(argv[0], argv[0])}"
-            )
+        for program in (argv[0], "setpriv", "prlimit"):
+            if shutil.which(program, path=ENVIRON["PATH"]) is None:
+                package = PACKAGES.get(program, program)
+                raise ContainerUnavailable(f"{program} is not installed here; the package is called {package}")
         words = self._confined(argv) if confine and self.confines else list(argv)
         # No file of it can be larger than the whole image may be, and it ends with us, however we end.
         limits = [f"--fsize={self.bounds.size_bytes}", "--core=0"]
@@ -142,15 +164,15 @@ class Steps:
                     extra_groups=[] if entry else None,
                 )
             except OSError as error:
-                raise ContainerError(f"{argv[0]} cannot be run: {error.strerror}") from error
+                raise ContainerUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from error
             try:
                 self._wait(process, tree, tick, (out, err))
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _end(process)
             if process.returncode not in allowed_codes:
-                raise ContainerError(_reason(argv[0], process.returncode, out, err))
+                why = _reason(argv[0], process.returncode, out, err)
+                killed = process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+                raise (ContainerUnavailable if killed or any(each in why for each in _FULL) else ContainerError)(why)
             if tree is not None:
                 self.bounds.check_tree(tree)
             out.seek(0)
@@ -195,6 +217,38 @@ class Steps:
         return [*confined, "--chdir", work, "--", *argv]
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a step and all of its processes, and wait until none of them can write any more.
+
+    bubblewrap may be gone before what runs in it; the first process of its namespace is gone after all others.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + _ENDS
+    while _runs(process.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _runs(group: int) -> bool:
+    """Return whether a process of a group is there and not dead; a dead one stays until its new parent asks for it."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, _, of_group, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False
+
+
+def through_proxy() -> dict[str, str]:
+    """Return the variables of ``PROXIES`` that are set, for steps that have a network."""
+    return {name: os.environ[name] for name in PROXIES if os.environ.get(name)}
+
+
 def _reason(program: str, code: int, out: IO[bytes], err: IO[bytes]) -> str:
     """Return why a program failed: the end of what it said."""
     if code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
@@ -202,5 +256,5 @@ def _reason(program: str, code: int, out: IO[bytes], err: IO[bytes]) -> str:
     said = ""
     for file in (err, out):
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
-        said = said or " ".join(file.read().decode("utf-8", "replace").split())
+        said = said or escaped(" ".join(file.read().decode("utf-8", "replace").split()))
     return f"{program} ended with {code}: {said[-400:]}"

@@ -21,7 +21,7 @@ from carme_hub.errors import ContainerError
 from .cosign import verified
 from .folder import StoreFolder
 from .manifest import MAX_BYTES, Blob, Manifest, digest_of, entry_digest, instance, parse_manifest, read_json
-from .process import Steps
+from .process import Steps, through_proxy
 from .source import Source
 from .trust import Trust
 
@@ -98,7 +98,13 @@ class Skopeo:
             argv += ["--registries.d", self._trust.signatures] if self._trust.signatures else []
             argv += [words[0], auth_option, auth]
             try:
-                return self._steps.run([*argv, *words[1:]], confine=False, pass_fds=(policy_fd, auth_fd), tick=tick)
+                return self._steps.run(
+                    [*argv, *words[1:]],
+                    confine=False,
+                    pass_fds=(policy_fd, auth_fd),
+                    environ=through_proxy(),
+                    tick=tick,
+                )
             except ContainerError as error:
                 if hint := self._trust.hint(str(error)):
                     raise ContainerError(f"{error}. {hint}") from error

@@ -77,7 +77,9 @@ def _copy(path: Path, to: Path, steps: Steps) -> str:
     """Copy a file and return its digest."""
     found = hashlib.sha256()
     try:
-        with path.open("rb") as read, to.open("wb") as write:
+        to.unlink(missing_ok=True)
+        # The account may write the folder, so it must be a new file: a link of it would be followed as ourselves.
+        with path.open("rb") as read, to.open("xb") as write:
             steps.bounds.check_size(os.fstat(read.fileno()).st_size, str(path))
             while block := read.read(1 << 20):
                 steps.bounds.left()

@@ -73,6 +73,7 @@ class Folder:
         spread: numbers of users who are no writers any more, which is to be written into all that is inside; None: it
             is done; (): new writers only.
         problem: why the desired state could not be applied the last time; "" = it was.
+        verified: what the last comparison with its checksums has found; "" = there was none.
         drift: what differs from the desired state and was changed by hand, as sentences; drift_since: first seen.
     """
 
@@ -96,6 +97,7 @@ class Folder:
     problem: str = ""
     drift: tuple[str, ...] = ()
     drift_since: float = 0.0
+    verified: str = ""
 
     def replace(self, **changes: object) -> Folder:
         """Return a copy with changes."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from carme_hub.errors import Refused
 
-from .offers import NAME, Offer, To
+from .offers import NAME
+from .wanted import Wanted
 
 #: Beginning of the id of the batch job that builds an image, which is where a run has its name.
 BATCH = "image-"
@@ -32,6 +33,8 @@ _OPTIONS = re.compile(
 )
 _SECRET_URL = re.compile(r"://(?!git@)[^/@\s]+@")
 _LOCAL = re.compile(r"(\.{0,2}/|~|file:)|[^#]*\s@\s*(\.{0,2}/|~)")
+#: What no page can show, or what shows a text in another order than it is (Unicode TR 36, 2.5).
+_HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class CannotBuild(Refused):
@@ -51,25 +54,6 @@ class BuildState(Enum):
 
 #: States in which a build has its name, so that nobody else can use it.
 NAMED = (BuildState.BUILDING, BuildState.READY)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """To whom the user wants it offered, as an image of the store.
-
-    Attributes:
-        offer: to whom, and who said so, since when. allowed: an administrator allows it, "" = it is not decided;
-            only an offer to everybody needs it. problem: why it was not published.
-    """
-
-    offer: Offer
-    allowed: str = ""
-    problem: str = ""
-
-    @property
-    def is_due(self) -> bool:
-        """Return whether ``carme-hub image publish`` is to publish it."""
-        return not self.problem and (self.offer.to is To.GROUP or bool(self.allowed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +128,17 @@ def checked_name(name: object) -> str:
     return name
 
 
+def checked_description(text: str) -> str:
+    """Return a description as one line; raise ``CannotBuild`` where it has characters that cannot be shown."""
+    _check_shown(text)
+    return " ".join(text.split())[:200]
+
+
+def _check_shown(text: str) -> None:
+    if (found := _HIDDEN.search(text)) is not None:
+        raise CannotBuild(f"It has a character that cannot be shown (U+{ord(found[0]):04X}). Leave it out.")
+
+
 def checked_text(text: object) -> str:
     """Return the packages of a build, as a file of requirements.
 
@@ -152,6 +147,7 @@ def checked_text(text: object) -> str:
     """
     if not isinstance(text, str) or "\0" in text:
         raise CannotBuild("The packages are lines of text, as in requirements.txt.")
+    _check_shown(text)
     if len(text) > MOST_TEXT or text.count("\n") > _MOST_LINES:
         raise CannotBuild(f"The list of packages is too long: at most {MOST_TEXT >> 10} KiB and {_MOST_LINES} lines.")
     if _SECRET_URL.search(text):

@@ -60,7 +60,8 @@ class CatalogueImage:
 
     Attributes:
         path: on compute nodes, of the store's copy. form: dir, sqfs, sif or ref. base: own or host.
-        digest: ``sha256:HEX``, by which nodes fetch it. tag, source, resolved: where it came from.
+        digest: ``sha256:HEX``, by which nodes fetch it. tag, source, resolved: where it came from. earlier: digests
+            that the name stood for before.
         size: bytes of its files. by, when: who added it. licences: packages by licence.
         provides: backends of trainings. listed: the administrator lists it, so everybody is offered it.
         offers: to whom else it is offered. seen: when it was last found in its store; gone: since when it is not there.
@@ -82,6 +83,7 @@ class CatalogueImage:
     labels: Mapping[str, str] = field(default_factory=dict)
     licences: Mapping[str, int] = field(default_factory=dict)
     provides: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
     contents: Contents = field(default=Contents())
     listed: bool = False
     offers: tuple[Offer, ...] = ()

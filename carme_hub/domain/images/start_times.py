@@ -40,16 +40,17 @@ class Fetching:
 
     Attributes:
         nodes: on how many nodes a session could start; there: how many of them have the image.
-        seconds: what a fetch takes, 0 = not known.
+        seconds: what a fetch takes, 0 = not known. silent: how many of the nodes do not say what they have.
     """
 
     nodes: int
     there: int
     seconds: float = 0.0
+    silent: int = 0
 
     @property
     def is_needed(self) -> bool:
-        """Whether it must be fetched on every one of these nodes."""
+        """Whether it must be fetched on every one of these nodes, as far as they say what they have."""
         return not self.there
 
     def sentence(self) -> str:
@@ -57,9 +58,13 @@ class Fetching:
         if self.nodes and self.there >= self.nodes:
             return "starts at once"
         needed = f"about {duration(self.seconds)}: has to be fetched" if self.seconds else "has to be fetched first"
+        silent = f"{self.silent} node{' does' if self.silent == 1 else 's do'} not answer" if self.silent else ""
         if not self.there:
-            return needed
-        return f"starts at once on {self.there} of {self.nodes} nodes, elsewhere {needed}"
+            return f"{needed} ({silent})" if silent else needed
+        found = f"starts at once on {self.there} of {self.nodes} nodes"
+        if self.there + self.silent >= self.nodes:
+            return f"{found}, {silent}"
+        return f"{found}, elsewhere {needed}" + (f" ({silent})" if silent else "")
 
     def suffix(self) -> str:
         """Return what a list of images adds to a name; "" where it starts at once."""
@@ -81,15 +86,22 @@ def bytes_per_second(fetched: Iterable[Held]) -> float:
 
 
 def fetching(
-    digest: str, size: int, nodes: Collection[str], held: Mapping[str, Collection[str]], rate: float
+    digest: str,
+    size: int,
+    nodes: Collection[str],
+    held: Mapping[str, Collection[str]],
+    rate: float,
+    answering: Collection[str] | None = None,
 ) -> Fetching:
     """Return whether nodes have to fetch an image.
 
     Args:
         nodes: on which a session could start. held: the nodes that have an image, by digest. rate: bytes per second.
+        answering: the nodes that say what they have, None = all.
     """
     there = len(set(nodes) & set(held.get(digest, ())))
-    return Fetching(len(set(nodes)), there, max(1.0, size / rate) if rate and size else 0.0)
+    silent = len(set(nodes) - set(answering)) if answering is not None else 0
+    return Fetching(len(set(nodes)), there, max(1.0, size / rate) if rate and size else 0.0, silent)
 
 
 def duration(seconds: float) -> str:

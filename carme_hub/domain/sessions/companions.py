@@ -15,6 +15,7 @@ from fractions import Fraction
 from math import ceil
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.staging.entries import RUN, run_folder
 from carme_hub.errors import Refused
 
 from .availability import Cluster, estimate_start, sentence
@@ -43,7 +44,8 @@ class CompanionRequest:
         run: id of the run that a batch job conducts, "" for a companion. python: path of the Python in the image that
             conducts it. requeue: whether another job continues the run where its time was too short.
         replaces: id of a companion that this one is opened for, and that was given back; its hold counts no more.
-        stage: whether the data that the session had copied to its node is copied to each node of this one, too.
+        stage: whether each of its nodes gets the data that the session had copied to its own, and has its results
+            copied to the session's targets, into a folder of the run and the node.
     """
 
     nodes: int = 1
@@ -122,14 +124,12 @@ def request_for(
 
 
 def _stage(companion: CompanionRequest, parent: Request) -> dict[str, object]:
-    """Return the data that is copied to its nodes; results leave the session's own node only, or they would mix."""
+    """Return what is copied to and from its nodes: as for the session, with a folder of the run for results."""
     if not companion.stage:
         return {}
-    if not parent.stage.get("in"):
-        raise NoCompanion(
-            "--stage: your session has no data on its node. Start one with data to copy, or leave it out."
-        )
-    return {**parent.stage, "out": []}
+    if not any(parent.stage.get(way) for way in ("in", "out", "mount")):
+        raise NoCompanion("--stage: your session copies no data to its node or from it. Start one that does.")
+    return {**parent.stage, RUN: run_folder(companion.run or companion.name)}
 
 
 def gpus_of_one_node(parent: Request, profile: Profile) -> tuple[int, ...]:

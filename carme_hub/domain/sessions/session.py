@@ -41,7 +41,7 @@ class Request:
         fields: values of the profile's fields of installed packages, by name.
         folders: shared folders that are mounted, each with ``id`` and ``mode`` ("ro" or "rw").
         stage: what is copied to the node before the start and from it after the end, as
-            ``domain.staging.entries.stage_of`` returns it; {} for nothing, and no scratch folder.
+            ``domain.staging.entries.stage_of`` returns it, of a companion with ``run``; {} for nothing, and no scratch.
     """
 
     profile: str

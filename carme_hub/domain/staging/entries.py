@@ -3,6 +3,9 @@
 In a form or on the command line an entry is a line ``SOURCE -> TARGET``; in REST it is ``{"source", "target"}``. A
 place is an absolute path on a file system that nodes share, or ``NAME:PATH`` of the user's own rclone. A name in
 scratch is relative. On the node all copying is done with the user's rights alone, whatever is asked for.
+
+A companion and a batch job of ``--stage`` have the entries of their session, and the name of a folder: what each of
+their nodes leaves is below the target in ``RUN/NODE-JOB``, since several nodes have the same names in scratch.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from carme_hub.errors import ProfileNotAllowed
 STAGE_IN, STAGE_OUT, STAGE_MOUNT, SCRATCH_GIB = "stage_in", "stage_out", "stage_mount", "scratch_gib"
 STAGING_KEYS = (STAGE_IN, STAGE_OUT, STAGE_MOUNT, SCRATCH_GIB)
 ARROW = " -> "
+#: In a request's ``stage``: the folder of its results below the targets; a session has none.
+RUN = "run"
 MOST_ENTRIES, LONGEST = 16, 1024
 #: A remote of rclone by its name in the user's settings; "," and a ":" in front would carry settings in the name.
 _REMOTE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{0,63}:[^\x00-\x1f]*")
@@ -26,6 +31,11 @@ _OF_NODES = ("/tmp", "/var/tmp", "/run", "/proc", "/sys", "/dev")  # noqa: S108 
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 Entry = dict[str, str]
+
+
+def run_folder(name: str) -> str:
+    """Return the name of the folder below the targets for the results of a run."""
+    return re.sub(r"[^A-Za-z0-9_.+-]", "-", name).strip(".-")[:64] or "run"
 
 
 @dataclass(frozen=True, slots=True)

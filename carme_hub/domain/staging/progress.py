@@ -28,6 +28,14 @@ class StageState(Enum):
     DISCARDED = "discarded"  # its user has decided that the rest may go
 
 
+#: Of the states of several nodes, the one that counts for all; and those that nothing of a node follows.
+_FIRST = (
+    *(StageState.KEPT, StageState.MOVING, StageState.FAILED, StageState.READY),
+    *(StageState.WAITING, StageState.DISCARDED, StageState.DONE),
+)
+ENDED = frozenset({StageState.DONE, StageState.DISCARDED, StageState.FAILED})
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Sizes in bytes; ``speed`` (now) and ``mean`` in bytes in a second; ``left`` in seconds, 0 = unknown."""
@@ -75,6 +83,27 @@ def report_of(value: object) -> Report:
     way, said = str(value["way"]), str(value.get("state"))
     state = StageState.READY if (way, said) == ("in", "done") else StageState(said)
     return Report(way=way, state=state, errors=tuple(rows), **counts)
+
+
+def together(reports: Mapping[str, Report]) -> Report:
+    """Return the reports of the nodes of one job as one.
+
+    Args:
+        reports: the newest of each node, by its name; at least one.
+    """
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    states = {each.state for each in reports.values()}
+    state = next(each for each in _FIRST if each in states)
+    leaving = any(each.way == "out" for each in reports.values())
+    if state is StageState.READY and leaving:
+        state = StageState.MOVING  # one has brought its results out, and another one has not said so yet
+    way = "out" if leaving and state is not StageState.FAILED else "in"
+    counted = [(node, each) for node, each in reports.items() if each.way == way]
+    counts = {name: sum(getattr(each, name) for _, each in counted) for name in _COUNTS if name != "left"}
+    errors = [(f"{node}: {name}", why) for node, each in counted for name, why in each.errors]
+    left = max((each.left for _, each in counted), default=0)
+    return Report(way=way, state=state, left=left, errors=tuple(errors[:MOST_ERRORS]), **counts)
 
 
 def _line(value: object) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: T201, UP006, UP035, PTH100, PTH101, PTH102, PTH103, PTH104, PTH105, PTH108, PTH110
+# ruff: noqa: T201, UP006, UP035, PTH100, PTH101, PTH103, PTH104, PTH105, PTH108, PTH110
 # ruff: noqa: PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208, PTH211
 """carme-node-images: keeps images on this node's disk, fetched by digest from the site's store. Runs as root.
 
@@ -9,7 +9,8 @@
 * ``sync``: from a timer. Fetches what the images service wants here soon, and says what is here.
 * ``pull DIGEST``, ``list``, ``remove DIGEST``: by hand.
 
-A copy appears under its digest at once and whole, after it is proved and on disk. Bounds and places are in
+A copy appears under its digest at once and whole, after it is proved and on disk; one that breaks off is gone on with
+by the next try, and what nobody goes on with for a day is removed. Bounds and places are in
 ``/etc/carme-hub/node-images.conf`` (``--config``); ``SETTINGS`` has what may be there. The least recently used images
 that no process and no job uses are removed where room is needed. carme-image-copy, carme-image-jobs and
 carme-image-service lie beside this file.
@@ -17,7 +18,7 @@ carme-image-service lie beside this file.
 
 import configparser
 import contextlib
-import ctypes
+import errno
 import fcntl
 import glob
 import json
@@ -43,7 +44,7 @@ SETTINGS = {
         "into": "/var/lib/carme-images",
         "room_gib": "200",
         "free_percent": "10",
-        "files": "1000000",
+        "files": "2000000",
         "seconds": "1800",
         "prolog_seconds": "300",
         "squeue": "squeue",
@@ -55,7 +56,8 @@ REFERENCE = re.compile(r"sha256:[0-9a-f]{64}(?:\.sqfs)?")
 COMMENT = re.compile(r"(?:^|\s)carme-image=(sha256:[0-9a-f]{64}(?:\.sqfs)?)(?=\s|$)")
 #: Seconds for which an image stays that a job has asked for: its container may not have started yet.
 YOUNG = 900.0
-RENAME_EXCHANGE, AT_FDCWD = 2, -100
+#: Seconds after which the beginning of a copy is removed; how its name begins.
+ABANDONED, BEGUN = 86400.0, ".new-"
 
 
 def load(name: str) -> "Any":
@@ -175,29 +177,51 @@ class NodeStore:
             if self.has(reference):
                 return False
             source, about = self.find(reference)
-            new = os.path.join(self.path, ".new-" + os.path.basename(path))
-            shutil.rmtree(new, ignore_errors=True)
-            began = time.time()
+            new = os.path.join(self.path, BEGUN + os.path.basename(path))
+            begun, goes_on, began = os.path.isdir(new), False, time.time()
             try:
-                os.mkdir(new, 0o700)
-                room, left = self.room(int(about.get("size_bytes") or 0), reference), until - time.monotonic()
-                bounds = copy.Bounds(room, int(self._settings["files"]), max(0.0, left))
-                if about.get("format") == "sqfs":
-                    size = copy.copy_image_file(
-                        source, new, str(about.get("file", "")), str(about.get("squashfs", "")), bounds
-                    )
-                else:
-                    size = copy.copy_folder(source, new, str(about.get("listing", "")), bounds)
+                try:
+                    size = self._copy(reference, source, new, about, until)
+                except copy.NotProved:
+                    if not begun:
+                        raise
+                    shutil.rmtree(new)  # what an earlier copy has left is not what it wrote
+                    begun, size = False, self._copy(reference, source, new, about, until)
                 os.chmod(new, 0o755)  # noqa: S103  everybody reads images
-                to_disk(new)
-                publish(new, path)
+                copy.to_disk(new)
+                copy.publish(new, path)
+            except copy.Interrupted:
+                goes_on = True
+                raise
             except OSError as error:
+                goes_on = error.errno not in (errno.ENOSPC, errno.EDQUOT)
                 raise NotCopied(f"{source}: {error.strerror or error}") from error
             finally:
-                shutil.rmtree(new, ignore_errors=True)
+                if not goes_on:
+                    shutil.rmtree(new, ignore_errors=True)
             now = time.time()
-            self.remember(reference, at=now, seconds=round(now - began, 3), size=size, used=now)
+            seconds = 0.0 if begun else round(now - began, 3)  # it is not known how long all of it takes
+            self.remember(reference, at=now, seconds=seconds, size=size, used=now)
             return True
+
+    def _copy(self, reference: str, source: str, new: str, about: "Any", until: float) -> int:
+        """Copy an image into a folder, which an earlier copy may have begun, and return its bytes."""
+        os.makedirs(new, 0o700, exist_ok=True)
+        self.drop_begun(os.path.basename(new), ABANDONED)
+        room, left = self.room(int(about.get("size_bytes") or 0), reference, new), until - time.monotonic()
+        bounds = copy.Bounds(room, int(self._settings["files"]), max(0.0, left))
+        if about.get("format") == "sqfs":
+            name, digest = str(about.get("file", "")), str(about.get("squashfs", ""))
+            return int(copy.copy_image_file(source, new, name, digest, bounds))
+        return int(copy.copy_folder(source, new, str(about.get("listing", "")), bounds))
+
+    def drop_begun(self, but: str, age: float) -> None:
+        """Remove the beginnings of copies that nobody works on and that are so old; not the one of this name."""
+        for name in os.listdir(self.path):
+            path = os.path.join(self.path, name)
+            if name.startswith(BEGUN) and name != but and os.lstat(path).st_mtime <= time.time() - age:
+                with contextlib.suppress(NotCopied), self.locked(name[len(BEGUN) :], 0.0):
+                    shutil.rmtree(path, ignore_errors=True)
 
     def find(self, reference: str) -> "Any":
         """Return the folder of an image in the stores, and its image.json."""
@@ -222,9 +246,16 @@ class NodeStore:
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
-    def room(self, size: int, reference: str) -> int:
-        """Return the bytes that an image may take, after others were removed that are not in use."""
-        wanted = max(size + size // 10, 1 << 20)
+    def room(self, size: int, reference: str, new: str) -> int:
+        """Return the bytes that an image may take, after others were removed that are not in use.
+
+        Args:
+            new: the folder with what is here of it.
+        """
+        here = copy.size_of(new)
+        wanted = max(size + size // 10 - here, 1 << 20)
+        if self.left() < wanted:
+            self.drop_begun(os.path.basename(new), 0.0)
         used = self.in_use() if self.left() < wanted else set()
         old = [each for each in self.all() if each["reference"] != reference and each["used"] < time.time() - YOUNG]
         old = [each for each in old if os.path.basename(self.place(each["reference"])) not in used]
@@ -241,7 +272,7 @@ class NodeStore:
             why = "" if jobs is not None else ": squeue does not say which images jobs use here, so none is removed"
             room = max(0, left) >> 20
             raise NotCopied(f"it has {size >> 20} MiB, and there is room for {room} MiB on this node{why}")
-        return left
+        return left + here
 
     def left(self) -> int:
         """Return the bytes that may still be taken, by the settings and by the disk."""
@@ -295,27 +326,6 @@ def read_about(path: str) -> "Dict[str, Any]":
     except (OSError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def to_disk(path: str) -> None:
-    """Wait until what was written is on disk: a name must not appear before its content, whatever happens then."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(folder):
-            os.sync()
-    finally:
-        os.close(folder)
-
-
-def publish(new: str, path: str) -> None:
-    """Give a folder its name in one step, also where a link has it."""
-    if os.path.lexists(path):
-        old, target = os.fsencode(new), os.fsencode(path)
-        if not ctypes.CDLL(None, use_errno=True).renameat2(AT_FDCWD, old, AT_FDCWD, target, RENAME_EXCHANGE):
-            os.unlink(new)
-            return
-        os.unlink(path)
-    os.rename(new, path)
 
 
 # -- what is called ---------------------------------------------------------------------------------------------------

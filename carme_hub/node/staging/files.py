@@ -1,24 +1,24 @@
-# ruff: noqa: UP006, UP035, SIM105, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: UP006, UP035, PTH102, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH116, PTH118, PTH119, PTH120, PTH208, PTH211
 """Copies of files between folders: complete, compared by SHA-256, and resumed where they were interrupted.
 
 A file is written under a temporary name beside its final one and only then renamed: under the final name is the old
 file or the whole new one, at any time. Its checksum is computed while it is copied. What leaves the node, where it is
 removed then, is also flushed, read back from its target and compared; what is brought there is not, as its source
-stays. A copy that was interrupted continues where its temporary file agrees with the source. The journal has a line
-for each file that is done; a later pass skips files that have not changed since. Links are copied as links and never
-followed; sockets, pipes and devices are left out.
+stays. A copy that was interrupted continues where its temporary file agrees with the source. What the journal has
+(carme-stage-journal) is done and is skipped. Links are copied as links and never followed; sockets, pipes and devices
+are left out.
 
 carme-stage loads this file (``carme-stage-files`` on a node). It runs as the user.
 """
 
+import contextlib
 import errno
 import hashlib
-import json
 import os
+import queue
 import stat
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are read at a time; from which size on a checksum is computed beside the copy, in a thread.
 BLOCK, LARGE = 1 << 20, 4 << 20
+#: The most files that a thread takes at a time.
+PIECE_FILES = 32
 #: A file that changed within this many seconds is left to the pass after the end, where one is sure to come.
 AT_REST = 5.0
 #: Errors of one file by which no other file can be copied either.
@@ -34,57 +36,6 @@ GENERAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, err
 
 class CannotCopy(Exception):
     """One file cannot be copied: ``args`` are its name and the reason."""
-
-
-class Journal:
-    """The files that are done, on disk: one JSON line for each, written after its rename."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.lock, self.done = path, threading.Lock(), {}  # type: str, Any, Dict[str, List[Any]]
-        try:
-            with open(path, encoding="utf-8") as file:
-                for line in file:
-                    if line.endswith("\n"):  # the last one may have been cut off
-                        target, *rest = json.loads(line)
-                        self.done[target] = rest
-        except (OSError, ValueError):
-            pass  # files that it does not have are copied again, and end the same
-        self.file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        if self.file.tell():
-            try:
-                self.file.write("\n")  # a line that was cut off ends here
-            except OSError:
-                pass
-
-    def has(self, target: str, found: "os.stat_result") -> bool:
-        """Return whether this file is done: it is as it was, and so is what was written."""
-        entry = self.done.get(target)
-        if entry is None or entry[:3] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns]:
-            return False
-        try:
-            there = os.lstat(target)
-        except OSError:
-            return False
-        return stat.S_ISREG(there.st_mode) and [there.st_size, there.st_mtime_ns] == entry[4:6]
-
-    def add(self, target: str, found: "os.stat_result", digest: str) -> None:
-        """Note that a file is done."""
-        there = os.lstat(target)
-        entry = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, digest, there.st_size, there.st_mtime_ns]
-        with self.lock:
-            self.done[target] = entry
-            try:
-                self.file.write(json.dumps([target, *entry]) + "\n")
-                self.file.flush()
-            except OSError:
-                pass  # the node's disk is full: a later pass copies it again, and what is at its target counts
-
-    def close(self) -> None:
-        """Close the file."""
-        try:
-            self.file.close()
-        except OSError:
-            pass
 
 
 def tree(source: str, fail: "Callable[[str, str], None]") -> "Iterator[Tuple[str, os.stat_result]]":
@@ -118,12 +69,10 @@ def tree(source: str, fail: "Callable[[str, str], None]") -> "Iterator[Tuple[str
 def size_of(source: str) -> "Tuple[int, int]":
     """Return bytes and files below a path; (0, 0) where there is nothing."""
     total = count = 0
-    try:
+    with contextlib.suppress(OSError):
         for _, found in tree(source, lambda *_: None):
             if stat.S_ISREG(found.st_mode):
                 total, count = total + found.st_size, count + 1
-    except OSError:
-        pass
     return total, count
 
 
@@ -165,6 +114,11 @@ def copy_file(
         before = os.fstat(reader)
         if not stat.S_ISREG(before.st_mode):
             raise CannotCopy(source, "it is no regular file any more")
+        found = copy_small(source, reader, before, part, durable) if before.st_size < BLOCK else ""
+        if found:
+            told(before.st_size)
+            os.replace(part, target)
+            return found
         writer = open_part(part)
         with os.fdopen(writer, "r+b", buffering=0) as new:
             digest = agreement(data, new, stop)
@@ -172,14 +126,15 @@ def copy_file(
                 raise CannotCopy(source, "it was interrupted")
             told(new.tell())
             os.ftruncate(writer, new.tell())
-            with ThreadPoolExecutor(max_workers=1) as beside:
+            with contextlib.ExitStack() as stack:
+                beside = stack.enter_context(one_thread()) if before.st_size >= LARGE else None
                 block, hashed = data.read(BLOCK), None  # type: bytes, Any
                 while block:
                     if stop():
                         raise CannotCopy(source, "it was interrupted")
                     if hashed:
                         hashed.result()
-                    if before.st_size >= LARGE:
+                    if beside:
                         hashed = beside.submit(digest.update, block)
                     else:
                         digest.update(block)
@@ -199,6 +154,42 @@ def copy_file(
             os.utime(writer, ns=(before.st_atime_ns, before.st_mtime_ns))
     os.replace(part, target)
     return str(digest.hexdigest())
+
+
+def one_thread() -> "Any":
+    """Return a pool of one thread; its import takes as long as a hundred small files, so it is for large ones."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(max_workers=1)
+
+
+def copy_small(source: str, reader: int, before: "os.stat_result", part: str, durable: bool) -> str:
+    """Copy a file of one block to its temporary name, and return its SHA-256; "" where an earlier copy has begun it.
+
+    The same as for larger ones in the fewest calls: of a thousand small files they are the time.
+    """
+    try:
+        writer = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return ""
+    try:
+        data, size = os.read(reader, BLOCK), before.st_size
+        if len(data) != size or not same(os.fstat(reader), before):
+            raise CannotCopy(source, "it changed while it was copied")
+        at = os.write(writer, data)
+        while at < size:
+            at += os.write(writer, data[at:])
+        if durable:
+            os.fsync(writer)
+            os.posix_fadvise(writer, 0, 0, os.POSIX_FADV_DONTNEED)
+            if os.pread(writer, BLOCK, 0) != data:
+                os.ftruncate(writer, 0)
+                raise CannotCopy(source, "what was written is not what was read; the copy is thrown away")
+        os.fchmod(writer, stat.S_IMODE(before.st_mode) & 0o777)
+        os.utime(writer, ns=(before.st_atime_ns, before.st_mtime_ns))
+    finally:
+        os.close(writer)
+    return hashlib.sha256(data).hexdigest()
 
 
 def open_part(part: str) -> int:
@@ -248,7 +239,7 @@ class Copy:
     """One pass over one entry: ``source`` (a file or folder) to ``target``, with several files at a time.
 
     Args:
-        tag: a part of temporary names, the same in each pass of one session.
+        journal: a Journal. tag: a part of temporary names, the same in each pass of one session.
         final: no pass comes after this one: files that changed a moment ago are copied, too.
         late: the job ended long ago: a target that is newer than its source stays, and counts as an error.
         durable: the source is removed afterwards: see ``copy_file``.
@@ -259,7 +250,7 @@ class Copy:
         self,
         source: str,
         target: str,
-        journal: Journal,
+        journal: "Any",
         tag: str,
         note: "Callable[[int, int], None]",
         fail: "Callable[[str, str], None]",
@@ -277,32 +268,45 @@ class Copy:
 
     def run(self, parallel: int) -> None:
         """Copy all that is there; every file that cannot be copied is told with the reason."""
-        folders = set()  # type: set[str]
+        folders = {self.target if os.path.isdir(self.source) else os.path.dirname(self.target)}
+        some, size, work = [], 0, queue.Queue()  # type: List[Any], int, Any
+        threads = [threading.Thread(target=self.copy_from, args=(work,), daemon=True) for _ in range(parallel)]
+        for each in threads:
+            each.start()
         try:
-            if not os.path.isdir(self.source):
-                folders.add(os.path.dirname(self.target))
-            else:
-                folders.add(self.target)
             for folder in folders:
                 os.makedirs(folder, exist_ok=True)
-            with ThreadPoolExecutor(max_workers=parallel) as pool:
-                for name, found in tree(self.source, self.fail):
-                    if self.stop() or self.general:
-                        break
-                    path = os.path.join(self.target, name) if name else self.target
-                    if stat.S_ISDIR(found.st_mode):
-                        if not os.path.isdir(path):
-                            os.mkdir(path, stat.S_IMODE(found.st_mode) & 0o777 | 0o700)
-                        folders.add(path)
-                    else:
-                        pool.submit(self.one, name, path, found)
+            for name, found in tree(self.source, self.fail):
+                if self.stop() or self.general:
+                    break
+                path = os.path.join(self.target, name) if name else self.target
+                if stat.S_ISDIR(found.st_mode):
+                    if not os.path.isdir(path):
+                        os.mkdir(path, stat.S_IMODE(found.st_mode) & 0o777 | 0o700)
+                    folders.add(path)
+                else:
+                    some.append((name, path, found))
+                    size += found.st_size
+                    if len(some) >= PIECE_FILES or size >= BLOCK:
+                        work.put(some)
+                        some, size = [], 0
         except OSError as error:
             self.fail(error.filename or self.source, str(error.strerror))
+        for last in (some, *[None] * parallel):
+            work.put(last)
+        for each in threads:
+            each.join()
         for folder in sorted(folders, reverse=True) if self.durable else ():
             try:
                 sync_folder(folder)
             except OSError as error:
                 self.fail(folder, str(error.strerror))
+
+    def copy_from(self, work: "Any") -> None:
+        """Copy the files and links of lists from a queue, until it says None."""
+        for some in iter(work.get, None):
+            for name, target, found in some:
+                self.one(name, target, found)
 
     def one(self, name: str, target: str, found: "os.stat_result") -> None:
         """Copy one file or link."""
@@ -321,6 +325,8 @@ class Copy:
             if error.errno in GENERAL:
                 self.general = f"{os.path.dirname(target)}: {error.strerror}"
             self.fail(source, f"{error.strerror} ({target})")
+        except Exception as error:  # noqa: BLE001  whatever it is, the file is not at its target
+            self.fail(source, f"{type(error).__name__}: {error}")
 
     def file(self, source: str, target: str, found: "os.stat_result") -> None:
         """Copy one regular file unless it is done, or changes now and is copied later."""
@@ -338,7 +344,7 @@ class Copy:
         self.journal.add(target, found, digest)
 
 
-def is_newer(target: str, found: "os.stat_result", journal: Journal) -> bool:
+def is_newer(target: str, found: "os.stat_result", journal: "Any") -> bool:
     """Return whether a target is newer than its source, and not what this session wrote."""
     try:
         there = os.lstat(target)
@@ -351,16 +357,12 @@ def is_newer(target: str, found: "os.stat_result", journal: Journal) -> bool:
 def copy_link(source: str, target: str, tag: str) -> None:
     """Make the same link; it may lead nowhere."""
     leads, part = os.readlink(source), temporary(target, tag)
-    try:
+    with contextlib.suppress(OSError):
         if os.readlink(target) == leads:
             return
-    except OSError:
-        pass
     if os.path.isdir(target) and not os.path.islink(target):
         raise CannotCopy(source, f"{target} is a folder")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(part)
-    except FileNotFoundError:
-        pass
     os.symlink(leads, part)
     os.replace(part, target)

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 #: The exit code of a session whose input is not there, or whose node has no scratch folder for it.
 NOT_STAGED = 86
 #: Files that prove to the hub whose report it is; the session's own are removed at its end.
-PROOFS = (
-    ("ca", "JUPYTERHUB_SSL_CLIENT_CA"),
-    ("key", "JUPYTERHUB_SSL_KEYFILE"),
-    ("cert", "JUPYTERHUB_SSL_CERTFILE"),
-)
+PROOFS = ("ca", "key", "cert")
 FOLDERS = ("data", "stage", "objects")  # the user's, in the session's folder, which is root's
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -46,15 +42,14 @@ def put(folder: str, name: str, text: str) -> str:
 
 def report_part(folder: str, data: "Dict[str, Any]") -> "Dict[str, str]":
     """Return how to report to the hub, with copies of what proves it; {} where this job does not."""
-    own, report = data.get("singleuser") or {}, dict(data["stage"].get("report") or {})
-    for name, variable in PROOFS if report else ():
-        path = own.get("environ", {}).get(variable)
-        if path:
-            try:
-                with open(path, encoding="utf-8") as file:
-                    report[name] = put(folder, name + ".pem", file.read())
-            except OSError:
-                return {}
+    report = dict(data["stage"].get("report") or {})
+    proofs = report.pop("proofs", {})
+    for name in PROOFS if proofs else ():
+        try:
+            with open(proofs[name], encoding="utf-8") as file:
+                report[name] = put(folder, name + ".pem", file.read())
+        except (OSError, LookupError):
+            return {}
     return report
 
 
@@ -71,8 +66,11 @@ def first_reason(folder: str) -> str:
 
 
 def join(data: "Dict[str, Any]", failed: "Any") -> None:
-    """As a rank: have the input on this node, too; of several ranks the first one copies, and the others wait."""
-    begin(data, failed, watched=False)
+    """As a rank: have the input and the list of the output on this node, too.
+
+    Of several ranks the first one copies, and the others wait; one for each step and node watches the time limit.
+    """
+    begin(data, failed, watched=os.environ.get("SLURM_LOCALID", "0") == "0")
 
 
 def only_one(folder: str) -> "Any":
@@ -155,6 +153,8 @@ def copy_in(data: "Dict[str, Any]", folder: str, program: str, failed: "Any") ->
     plan = {key: stage[key] for key in ("in", "out", "mount", "gib", "parallel", "rclone") if key in stage}
     plan["session"], plan["scratch"] = data["session"], os.path.join(top, "data")
     plan["home"], plan["node"] = os.environ.get("HOME", ""), os.environ.get("SLURMD_NODENAME", "")
+    if stage.get("below"):  # several nodes have the same targets, and so may several jobs that one node has had
+        plan["below"] = "{}/{}-{}".format(stage["below"], plan["node"] or "node", os.environ.get("SLURM_JOB_ID", "0"))
     plan["ends"] = os.environ.get("SLURM_JOB_END_TIME") or time.time() + 60 * stage["minutes"]
     try:
         plan["report"] = report_part(folder, data)

@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, PTH103, PTH118, PTH120
+# ruff: noqa: UP006, UP035, PTH103, PTH110, PTH118, PTH120
 """Object storage as folders of a session, read-only, by ``rclone mount`` and FUSE, without root.
 
 It needs /dev/fuse and fusermount3 on the node, as Debian's package fuse3 has them; where they are not, it says so. What
@@ -7,12 +7,15 @@ folders are there: when it ends, so do they. It runs as the user; root cannot lo
 """
 
 import os
+import shutil
 import time
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List  # noqa: F401  in comments for Python 3.6
 
+#: What mounts for a user, by its names in versions 3 and 2 of FUSE, and where rclone looks for it.
+DEVICE, FUSERMOUNT, SEARCH = "/dev/fuse", ("fusermount3", "fusermount"), os.defpath
 #: Seconds for a folder to appear.
 APPEAR_SECONDS = 60.0
 #: How long names and sizes may be out of date; the part of scratch that the cache may have.
@@ -40,6 +43,10 @@ def hold(
     options += [f"--dir-cache-time={DIRECTORY_SECONDS}s", "--log-level=ERROR"]
     running = []  # type: List[Any]
     done = True
+    lacks = what_lacks()
+    if lacks:
+        fail("", lacks)
+        return False
     try:
         for each in plan["mount"]:
             folder = os.path.join(top, "objects", each["target"])
@@ -60,6 +67,17 @@ def hold(
         for process in running:
             process.communicate()
     return done
+
+
+def what_lacks() -> str:
+    """Return what this node lacks for it, "" = nothing."""
+    if not os.path.exists(DEVICE):
+        return f"{DEVICE} is not on this node; the package fuse3 and its kernel module are needed"
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return f"users may not open {DEVICE} on this node (chmod 666, by a rule of udev)"
+    if not any(shutil.which(name, path=SEARCH) for name in FUSERMOUNT):
+        return f"{FUSERMOUNT[0]} is not on this node; the package fuse3 has it"
+    return ""
 
 
 def appears(process: "Any", folder: str, stop: "Callable[[], bool]") -> bool:

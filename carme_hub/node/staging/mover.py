@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: UP006, UP035, UP045, PTH100, PTH105, PTH110, PTH112, PTH118, PTH120, PTH123
 """carme-stage: moves the data of one session into its scratch folder, and what it names out of it, as the user.
 
 ``carme-stage FOLDER in|out|final|late|watch|mount``. FOLDER is the session's own beside its scratch (0700, the user's):
@@ -12,8 +12,8 @@
 speed that was measured; ``final`` after the end, from Slurm's Epilog; ``late`` whenever the Epilog could not finish.
 ``mount`` has object storage as folders until it is ended. Each pass skips what is done, so every one of them may be
 killed anywhere and run again. Exit status: 0 all of it is done, 1 something is not (``progress.json`` says which file
-and why), 2 there is no plan, 3 the user has decided that what is left may go. carme-stage-files, -remote, -mount and
--report lie beside this file. Standard library only, Python 3.6.
+and why), 2 there is no plan, 3 the user has decided that what is left may go. carme-stage-files, -journal, -remote,
+-mount and -report lie beside this file. Standard library only, Python 3.6.
 """
 
 import fcntl
@@ -144,7 +144,7 @@ class Pass:
 
     def run(self) -> bool:
         """Move all entries; return whether all of it is where it belongs."""
-        files, remote = beside("files"), beside("remote")
+        files = beside("files")
         self.tell()
         if self.verb == "late":
             self.discard = self.answer.get("do") == "discard"
@@ -155,10 +155,12 @@ class Pass:
         ended = threading.Event()
         teller = threading.Thread(target=self.keep_telling, args=(ended,), daemon=True)
         teller.start()
-        journal = files.Journal(os.path.join(self.folder, "journal"))
+        journal = beside("journal").Journal(os.path.join(self.folder, "journal"))
+        remote = rclone = None  # type: Any
+        if any(is_remote(place) for each in entries for place in each):
+            remote = beside("remote")
         try:
-            rclone = None  # type: Any
-            if any(remote.is_remote(place) for each in entries for place in each):
+            if remote:
                 home = str(self.plan.get("home") or os.environ.get("HOME", ""))
                 rclone = remote.Rclone(str(self.plan.get("rclone") or "rclone"), home, self.parallel)
             if entries:
@@ -166,10 +168,10 @@ class Pass:
             for source, target in entries:
                 if not self.stopped:
                     self.entry(source, target, (files, remote, rclone, journal))
-        except remote.NoRemote as error:
-            self.fail("", str(error))
         except OSError as error:
             self.fail(error.filename or self.folder, error.strerror or str(error))
+        except errors_of(remote) as error:
+            self.fail("", str(error))
         finally:
             journal.close()
             ended.set()
@@ -178,11 +180,12 @@ class Pass:
 
     def measure(self, entries: "Any", files: "Any", remote: "Any", rclone: "Any") -> None:
         """Find out what there is to move: here at once, elsewhere while the first is copied, which says its own."""
-        far = [source for source, _ in entries if self.way == "in" and remote.is_remote(source)]
+        far = [source for source, _ in entries if self.way == "in" and is_remote(source)]
         for source in [source for source, _ in entries if source not in far]:
             self.totals[source] = files.size_of(self.path(source) if self.way == "out" else source)
         others = [source for source in far if source != entries[0][0]]
-        threading.Thread(target=self.measure_far, args=(others, remote, rclone), daemon=True).start()
+        if others:
+            threading.Thread(target=self.measure_far, args=(others, remote, rclone), daemon=True).start()
 
     def measure_far(self, sources: "List[str]", remote: "Any", rclone: "Any") -> None:
         """Ask rclone how much there is; a copy that fails says why, and this does not."""
@@ -206,7 +209,7 @@ class Pass:
         files, remote, rclone, journal = with_
         told = (self.note, self.fail, self.stop)
         try:
-            if self.way == "in" and remote.is_remote(source):
+            if self.way == "in" and is_remote(source):
                 known = lambda *sizes: self.totals.update({source: sizes})  # noqa: E731
                 remote.fetch(rclone, source, self.path(target), *told, known)
                 return
@@ -219,15 +222,39 @@ class Pass:
                 source = self.path(source).rstrip("/")
                 if not os.path.lexists(source):
                     return  # the session made nothing there
-            if remote.is_remote(target):
+                target = below(target, str(self.plan.get("below") or ""), folder=os.path.isdir(source))
+            if is_remote(target):
                 remote.send(rclone, source, target, self.tag, *told, late=self.verb == "late")
                 return
             final, late, durable = self.verb != "out", self.verb == "late", self.way == "out"
             files.Copy(source, target, journal, self.tag, *told, final, late, durable).run(self.parallel)
-        except (remote.NoRemote, files.CannotCopy) as error:
+        except (*errors_of(remote), files.CannotCopy) as error:
             self.fail(source, str(error.args[-1]))
         except OSError as error:
             self.fail(error.filename or source, error.strerror or str(error))
+
+
+def is_remote(place: str) -> bool:
+    """Return whether a place is one of rclone's: ``NAME:PATH``."""
+    return not place.startswith("/") and ":" in place
+
+
+def errors_of(remote: "Any") -> "Any":
+    """Return the errors of what was loaded for rclone's places; none where that was not needed."""
+    return (remote.NoRemote,) if remote else ()
+
+
+def below(target: str, own: str, folder: bool) -> str:
+    """Return the place of what one node of a run brings out, in a folder of its own below the target of all of them.
+
+    Args:
+        own: the folder, "" for none. folder: whether a folder is brought out; a file's is beside its target.
+    """
+    if not own:
+        return target
+    at = len(target) if folder else max(target.rfind("/"), target.find(":")) + 1
+    head, name = target[:at].rstrip("/"), target[at:]
+    return "{}{}{}/{}".format(head, "" if head.endswith(":") else "/", own, name).rstrip("/" if folder else "")
 
 
 def shown(name: str, scratch: str) -> str:
@@ -287,6 +314,8 @@ def watch(folder: str) -> int:
         return DONE
     files, mean = beside("files"), 0.0
     scratch = str(plan["scratch"])
+    only = open(os.path.join(folder, "watch-lock"), "a", encoding="utf-8")  # noqa: SIM115  until the end of this program
+    fcntl.flock(only, fcntl.LOCK_EX)  # of several ranks of a node one watches, and the next one after its end
     while True:
         time.sleep(float(plan.get("look") or LOOK))
         speed = mean or measured(folder) or USUAL_SPEED

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional
 
 ROOT = os.geteuid() == 0  # else it is a trial, and everything belongs to whoever runs it
-#: The exit status of what did not end in time; seconds for ending what a program has left running.
-LATE, ENDING = 1, 10.0
+#: The exit status of what did not end in time; seconds for ending what a program has left running, and for squeue.
+LATE, ENDING, ANSWER = 1, 10.0, 30.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, LIBC = 1, 36, ctypes.CDLL(None)
 
 
@@ -68,6 +68,16 @@ def end_children(user: str) -> None:
                 continue  # it has just ended
         time.sleep(0.01)
     sys.stderr.write(f"carme-stage-out: processes of user {user} do not end\n")
+
+
+def is_in_queue(job: int, squeue: str) -> bool:
+    """Return whether Slurm knows a job that has not ended; also where it does not answer."""
+    argv = [squeue, "--noheader", f"--jobs={job}", "--format=%T"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, check=False, timeout=ANSWER)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return bool(done.stdout.strip()) if not done.returncode else b"Invalid job id" not in done.stderr
 
 
 def has_step(job: int) -> bool:

@@ -43,11 +43,6 @@ class NoRemote(Exception):
     """The other side cannot be used; the message says why."""
 
 
-def is_remote(place: str) -> bool:
-    """Return whether a place is one of rclone's: ``NAME:PATH``."""
-    return not place.startswith("/") and ":" in place
-
-
 def without_secrets(text: str) -> str:
     """Return an error of rclone in one line, without what could be a secret."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -96,7 +91,8 @@ class Rclone:
                 preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
             )
         except OSError as error:
-            raise NoRemote(f"{self.program} cannot be started on this node: {error.strerror}") from error
+            mend = "; the package rclone has it" if isinstance(error, FileNotFoundError) else ""
+            raise NoRemote(f"{self.program} cannot be started on this node: {error.strerror}{mend}") from error
 
     def ask(self, *arguments: str) -> "Any":
         """Return the JSON that a command of rclone prints."""

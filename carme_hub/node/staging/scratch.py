@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = os.geteuid() == 0  # else it is a trial, and everything belongs to whoever runs it
 ESCAPED = re.compile(rb"\\([0-7]{3})")
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+#: Of programs that limits of size need.
+PACKAGES = {"mkfs.ext4": "e2fsprogs", "btrfs": "btrfs-progs", "umount": "mount", "rm": "coreutils"}
 #: What unmounts as a user, by its names in versions 3 and 2 of FUSE.
 FUSERMOUNT = ("fusermount3", "fusermount")
 
@@ -29,8 +32,12 @@ class NoScratch(Exception):
 
 def command(*argv: str) -> str:
     """Run a program of the system as root, and return what it printed."""
-    own = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C"}
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, check=False, env=own)
+    own = {"PATH": PATH, "LANG": "C"}
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, check=False, env=own)
+    except FileNotFoundError as error:
+        package = PACKAGES.get(argv[0], argv[0])
+        raise NoScratch(f"{argv[0]} is not on this node; the package {package} has it") from error
     if done.returncode:
         raise NoScratch(f"{argv[0]}: {done.stderr.decode(errors='replace').strip()[:300] or done.returncode}")
     return done.stdout.decode(errors="replace")

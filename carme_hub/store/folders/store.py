@@ -144,9 +144,13 @@ class FolderStore:
         there = (folders.c.cluster == self._cluster, folders.c.state != _GONE)
         return int(connection.execute(select(func.count()).select_from(folders).where(*there, *where)).scalar() or 0)
 
-    def every(self, words: str = "") -> list[WithMembers]:
-        """Return all folders in whose name, description, licence or owner all words are, by name."""
-        return self._find(*_has_words(words))
+    def every(self, words: str = "", after: str = "", limit: int = 0) -> list[WithMembers]:
+        """Return all folders in whose name, description, licence or owner all words are, by name.
+
+        Args:
+            after: only those with a later name. limit: how many, 0 = all.
+        """
+        return self._find(*_has_words(words), folders.c.name > after, limit=limit)
 
     def unfinished(self) -> list[WithMembers]:
         """Return the folders with something that may have to be applied: all that are not simply there."""
@@ -170,19 +174,23 @@ class FolderStore:
         due = select(members.c.folder).where(members.c.state.in_(live), or_(members.c.via > 0, *[over[0] & over[1]]))
         return self._find(folders.c.id.in_(due))
 
-    def of_user(self, user: str, groups: Collection[str], accounts: Collection[str]) -> list[WithMembers]:
-        """Return the folders that somebody owns, is a member of, or is invited to, by name."""
+    def of_user(
+        self, user: str, groups: Collection[str], accounts: Collection[str], after: str = ""
+    ) -> list[WithMembers]:
+        """Return the folders that somebody owns, is a member of, or is invited to, by name, after a name."""
         own = (folders.c.owner_kind == OwnerKind.USER.value) & (folders.c.owner == user)
         of_account = (folders.c.owner_kind == OwnerKind.ACCOUNT.value) & folders.c.owner.in_(list(accounts) or [""])
         meant = [members.c.kind.in_(("user", "dataset")) & (members.c.subject == user)]
         for kind, names in ((SubjectKind.GROUP, groups), (SubjectKind.ACCOUNT, accounts)):
             if names:
                 meant.append((members.c.kind == kind.value) & members.c.subject.in_(list(names)))
-        return self._find(or_(own, of_account, folders.c.id.in_(select(members.c.folder).where(or_(*meant)))))
+        invited = folders.c.id.in_(select(members.c.folder).where(or_(*meant)))
+        return self._find(or_(own, of_account, invited), folders.c.name > after)
 
-    def datasets(self, words: str = "", limit: int = 100) -> list[WithMembers]:
-        """Return published datasets in whose name, description, licence or owner all words are, by name."""
-        return self._find(folders.c.dataset.is_(True), folders.c.published.is_(True), *_has_words(words), limit=limit)
+    def datasets(self, words: str = "", after: str = "", limit: int = 100) -> list[WithMembers]:
+        """Return published datasets in whose name, description, licence or owner all words are, by name, after one."""
+        public = (folders.c.dataset.is_(True), folders.c.published.is_(True), folders.c.name > after)
+        return self._find(*public, *_has_words(words), limit=limit)
 
     def published(self) -> list[WithMembers]:
         """Return the folders that everybody may read, by name."""

@@ -1,4 +1,4 @@
-"""The tables of shared folders (``domain.folders.folder``). Migration ``carme0019`` creates them."""
+"""The tables of shared folders (``domain.folders``). Migrations ``carme0019`` and ``carme0023`` (jobs) create them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ folder = Table(
     Column("problem", Text, nullable=False, default=""),
     Column("drift", JSON, nullable=False),
     Column("drift_since", Float, nullable=False, default=0.0),
+    Column("verified", Text, nullable=False, default=""),
     Index(
         *("uq_shared_folder_name", "cluster", "name"),
         unique=True,
@@ -83,4 +84,37 @@ choice = Table(
     Column("user", String(255), primary_key=True),
     Column("profile", String(128), primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+#: Jobs that look at a folder, and what they have found (``domain.folders.jobs``).
+job = Table(
+    "folder_job",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("folder", String(12), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("asked", Float, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("nonce_hash", String(64), nullable=False, default=""),
+    Column("slurm_id", BigInteger, nullable=False, default=0),
+    Column("reported", Float, nullable=False, default=0.0),
+    Column("ended", Float, nullable=False, default=0.0),
+    Column("about", String(255), nullable=False, default=""),
+    Column("problem", Text, nullable=False, default=""),
+    Column("progress", JSON, nullable=False),
+    Column("result", JSON, nullable=False),
+    Index("ix_folder_job_folder", "folder", "asked"),
+    Index("ix_folder_job_state", "state"),
+)
+
+#: How much was in a folder, the newest of each day (UTC).
+sample = Table(
+    "folder_sample",
+    metadata,
+    Column("folder", String(12), primary_key=True),
+    Column("day", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("used", BigInteger, nullable=False),
 )

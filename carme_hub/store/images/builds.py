@@ -6,16 +6,18 @@ How a build ended is what its batch job says: as long as nobody has written it d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from carme_hub.domain.cluster.reasons import end_sentence
-from carme_hub.domain.images.builds import NAMED, NEVER_BEGUN, Build, BuildState, CannotBuild, Wanted
+from carme_hub.domain.images.builds import NAMED, NEVER_BEGUN, Build, BuildState, CannotBuild
 from carme_hub.domain.images.offers import Offer, To
+from carme_hub.domain.images.wanted import Wanted
 from carme_hub.domain.sessions.session import SessionState
+from carme_hub.domain.wording import escaped
 from carme_hub.store.engine import READ_ONLY, store_errors
 from carme_hub.store.tables import session as sessions
 
@@ -23,6 +25,8 @@ from .tables import image as images
 from .tables import image_build as table
 
 _DONE = end_sentence("COMPLETED")
+#: Of what is wanted, besides the offer.
+_OF_WANTED = tuple(each.name for each in fields(Wanted) if each.name != "offer")
 _COLUMNS = [each for each in table.c if each.name != "cluster"]
 
 
@@ -66,6 +70,17 @@ class BuildStore:
         where = (table.c.cluster == self.cluster, table.c.id == id, of_state)
         with store_errors("The build is not changed"), self._engine.begin() as connection:
             return bool(connection.execute(update(table).where(*where).values(**values)).rowcount)
+
+    def change_wanted(self, id: str, before: Wanted | None, after: Wanted | None) -> bool:
+        """Change what is wanted of a build that is ready; return whether it was still what it was before."""
+        where = (table.c.cluster == self.cluster, table.c.id == id, table.c.state == BuildState.READY.value)
+        with store_errors("The build is not changed"), self._engine.begin() as connection:
+            row = connection.execute(select(table.c.wanted).where(*where).with_for_update()).first()
+            if row is None or _wanted(row.wanted) != before:
+                return False
+            values = {"wanted": _wanted_row(after) if after is not None else None}
+            connection.execute(update(table).where(*where).values(**values))
+            return True
 
     def build(self, id: str, now: float) -> Build | None:
         """Return one build, also a removed one."""
@@ -121,14 +136,16 @@ def _row(build: Build) -> dict[str, Any]:
 def _wanted_row(wanted: Wanted) -> dict[str, Any]:
     offer = wanted.offer
     said = {"to": offer.to.value, "name": offer.name, "by": offer.by, "at": offer.at}
-    return {**said, "allowed": wanted.allowed, "problem": wanted.problem}
+    return {**said, **{name: getattr(wanted, name) for name in _OF_WANTED}}
 
 
 def _wanted(said: Mapping[str, Any] | None) -> Wanted | None:
     if said is None:
         return None
     offer = Offer(To(said["to"]), said["name"], said["by"], float(said["at"]))
-    return Wanted(offer, said["allowed"], said["problem"])
+    more = {name: said[name] for name in _OF_WANTED if name in said}
+    found = Wanted(offer, **more)
+    return replace(found, problem=escaped(found.problem), waiting=escaped(found.waiting))
 
 
 def _of_row(row: Any, now: float) -> Build:

@@ -153,6 +153,7 @@ class ImageStore:
 def _image(row: Any, offered: Iterable[Offer], until: Retirement | None) -> CatalogueImage:
     about = {name: value for name, value in row.about.items() if name in _KNOWN}
     about["contents"] = contents_from_json(about.get("contents"))
-    about["provides"] = tuple(about.get("provides", ()))
+    for name in ("provides", "earlier"):
+        about[name] = tuple(about.get(name, ()))
     found = CatalogueImage(name=row.name, digest=row.digest, seen=float(row.seen), gone=float(row.gone), **about)
     return replace(found, offers=tuple(offered), retirement=until)

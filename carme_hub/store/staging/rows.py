@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Engine, Row, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from carme_hub.domain.staging.progress import Report, StageState, report_of
+from carme_hub.domain.staging.progress import ENDED, Report, StageState, report_of
 from carme_hub.errors import StoreError
 from carme_hub.store.engine import READ_ONLY
 from carme_hub.store.tables import staging as table
@@ -17,16 +17,17 @@ from carme_hub.store.tables import staging as table
 #: Rows of one user that are stored; older ones go, except those whose results are still on a node.
 MOST_ROWS = 200
 #: States that nothing follows.
-_FINAL = (StageState.DONE.value, StageState.DISCARDED.value, StageState.FAILED.value)
+_FINAL = tuple(sorted(each.value for each in ENDED))
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The copies of one session. Times are UTC epoch seconds; ``report`` is None before the first one.
+    """The copies of one session or companion. Times are UTC epoch seconds; ``report`` is None before the first one.
 
     Attributes:
-        stage: the request's part (``domain.staging.entries.stage_of``).
-        decision: {"do": "retry" | "discard", "out": [entries]}, {} for none.
+        node: which reported last. stage: the request's part (``domain.staging.entries.stage_of``).
+        report: of all nodes together. nodes: the newest of each.
+        decision: {"do": "retry" | "discard", "out": [entries], "nodes": [names]}, {} for none.
     """
 
     session: str
@@ -39,6 +40,14 @@ class Staging:
     stage: Mapping[str, Any]
     report: Report | None
     decision: Mapping[str, Any]
+    nodes: Mapping[str, Report] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """Return the nodes that have results still, or else the one that reported last."""
+        kept = [name for name, each in self.nodes.items() if each.state is StageState.KEPT]
+        left = kept or [name for name, each in self.nodes.items() if each.state not in ENDED]
+        return ", ".join(sorted(filter(None, left))) or self.node
 
 
 class StagingStore:
@@ -82,10 +91,15 @@ class StagingStore:
         where += [table.c.user == user] if user else []
         return self._read(select(table).where(*where).order_by(table.c.created))
 
-    def put_report(self, session: str, report: Report, node: str, at: float) -> None:
-        """Store a report in place of the one before."""
-        values: dict[str, Any] = {"report": report.as_json(), "state": report.state.value, "at": at}
-        self._update(session, values | ({"node": node} if node else {}))
+    def put_report(self, new: Staging) -> None:
+        """Store the report of what has one, in place of the one before, and the decision."""
+        if new.report is None:
+            return
+        report = new.report.as_json()
+        if len(new.nodes) > 1:
+            report["nodes"] = {name: each.as_json() for name, each in new.nodes.items()}
+        values = {"report": report, "state": new.report.state.value, "at": new.at, "node": new.node}
+        self._update(new.session, values | {"decision": dict(new.decision)})
 
     def decide(self, session: str, decision: Mapping[str, Any]) -> None:
         """Store what is to be done with results that are still on the node."""
@@ -109,5 +123,9 @@ class StagingStore:
 def _from_row(row: Row[Any]) -> Staging:
     values = dict(row._mapping)
     values.pop("cluster")
-    values["report"] = report_of(values["report"]) if values["report"] else None
+    stored = values["report"]
+    values["report"] = report_of(stored) if stored else None
+    if stored:
+        nodes = stored.get("nodes") or {values["node"]: stored}
+        values["nodes"] = {name: report_of(each) for name, each in nodes.items()}
     return Staging(**{**values, "state": StageState(values["state"])})

@@ -57,8 +57,7 @@ class ElasticRun(Conductor):
         self._losses = Losses()
         self._ranked_names: list[str] = []  # workers of the newest generation
         self._last_state, self._notices = State(), Notices()
-        self._last_refresh = self._last_sharing = 0.0
-        self._generation_seen = 0
+        self._last_refresh, self._last_sharing, self._generation_seen = 0.0, 0.0, 0
         self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
         self._companions = RunCompanions(self._workers, self._lock, broker, run.id, self.request["key"])
         self.ops["resize"] = self._resize
@@ -72,7 +71,8 @@ class ElasticRun(Conductor):
         with ElasticRendezvous(own.address, *self._limits) as meeting:
             self._gpus, self._membership, self._meeting = gpus, meeting.membership, meeting
             self.write_run_config(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
-            self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
+            found, virtual = self._companions, self.request.get("virtual", False)
+            found.gpus, found.virtual, found.stage = gpus, virtual, options.stage
             self._companions.cpus = cpus_per_slot(own.cpus, len(nodes), len(self._workers.slots))
             self._changes = RankChanges(
                 self._workers,

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from carme_hub.training.conductor.companion_price import cost_text
 from carme_hub.training.run.control import RequestRefused
@@ -40,6 +40,7 @@ class RunCompanions:
 
     Attributes:
         gpus, cpus: of each companion. virtual: whether its GPUs are virtual ones of a sandbox.
+        stage: whether what the session copies to its node and from it is copied for each companion, too.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RunCompanions:
     ) -> None:
         self._workers, self._lock, self._broker = workers, lock, broker
         self._name, self._key, self._connect = name, key, connect
-        self.gpus, self.cpus, self.virtual = 0, 1, False
+        self.gpus, self.cpus, self.virtual, self.stage = 0, 1, False, False
         self._closing = threading.Event()
         self._opening = threading.Lock()  # held from a request to the hub until its companion is recorded
         self._request_count = 0
@@ -117,7 +118,8 @@ class RunCompanions:
             if self._closing.is_set():
                 raise RequestRefused("The run is ending.")
             try:
-                opened = hub.open(nodes=1, gpus=self.gpus, cpus=self.cpus, minutes=minutes, name=self._name, key=key)
+                size: dict[str, Any] = {"nodes": 1, "gpus": self.gpus, "cpus": self.cpus, "minutes": minutes}
+                opened = hub.open(**size, name=self._name, key=key, stage=self.stage)
                 break
             except NoHub:
                 self._lost_answer_at = time.monotonic()  # the next poll finds a companion that it may have opened

@@ -22,6 +22,9 @@ from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_
 
 from . import code_check
 
+#: Seconds more for ranks of ``--stage`` to start: those of further nodes copy the data before they begin.
+STAGE_SECONDS = 3600.0
+
 
 def create(
     options: RunOptions,
@@ -68,7 +71,7 @@ def create(
         "packages": os.environ.get("CARME_PACKAGES", ""),
         "outside": outside,
         "limit": limit,
-        "start_limit": start_limit,
+        "start_limit": start_limit + (STAGE_SECONDS if options.stage else 0.0),
     }
     if script is not None:
         request["script"] = str(Path(script).expanduser().resolve())

@@ -66,7 +66,8 @@ class RunOptions:
         no_env: whether no others go along.
         wait: whether it waits for GPUs that are not free without a question.
         only_companion: whether all ranks are in the companion, where one is needed.
-        stage: whether nodes that are requested get the data that the session had copied to its own.
+        stage: whether nodes that are requested get the data that the session had copied to its own, and have their
+        results copied to the session's targets.
         profile: first and last step that torch's profiler looks at, None = none.
         own: ranks that stay in the session's own job beside a companion, and their nodes; other_nodes: whether the
         companion is to have none of these nodes. ``divide_ranks`` sets both.
@@ -126,10 +127,6 @@ class RunOptions:
             raise InvalidOptions(
                 f"--profile {self.profile[0]}:{self.profile[1]}: write the first and the last step, as in 10:14; the "
                 f"first is 2 or later, and at most {MAX_PROFILED} are profiled."
-            )
-        if self.stage and self.elastic:
-            raise InvalidOptions(
-                "--stage: the nodes of an elastic run change. Stage the data of a run with a fixed number."
             )
         if self.profile and self.elastic:
             raise InvalidOptions("--profile: the ranks of an elastic run change. Profile a run with a fixed number.")

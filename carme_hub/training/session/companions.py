@@ -196,7 +196,7 @@ class Hub:
             run: of a batch job, which outlives the session. python: path of the Python in the image that conducts it.
             requeue: whether another job continues the run where it has saved its work and its time is over.
             replaces: id of a companion that was given back, and whose hold is to count no more.
-            stage: whether the data that the session had copied to its node is copied to each node of this one, too.
+            stage: whether what the session copies to its node and from it is copied for each node of this one, too.
             files: of a run that the home of the cluster does not have, texts by name.
         """
         parameters = _parameters(

@@ -19,6 +19,7 @@ locals {
     memory_mib         = floor(var.memory_mib * 0.93)
     gres               = local.gres
     gpu_type           = var.gpu_type
+    scratch            = local.scratch
   })
   gres_conf = local.gres == "" ? "" : join("", [
     "Name=gpu Type=${var.gpu_type} File=/dev/nvidia",
@@ -37,11 +38,20 @@ locals {
     group             = "gpu-users"
     submit_via        = "sudo"
     image             = "/shared/images/default"
+    image_store       = "/shared/images"
     container_runtime = "bubblewrap"
     }, var.web_server == "nginx" ? {
     tls_certificate = "/etc/ssl/carme-hub.pem"
     tls_key         = "/etc/ssl/private/carme-hub.key"
   } : {}, var.answers)
+  # What the answers ask of the machines: folders that users share, a folder below /shared, and scratch folders on nodes.
+  folders = lookup(local.answers, "folders", "")
+  scratch = lookup(local.answers, "scratch", "")
+  sweep_files = [for name in ["carme-stage-out.service", "carme-stage-out.timer"] : {
+    path    = "/etc/systemd/system/${name}"
+    content = replace(file("${path.module}/../../../share/carme_hub/systemd/${name}"), "/opt/carme-hub/node", "/shared/node/libexec")
+  } if local.scratch != ""]
+  scratch_packages = [for name in ["rclone", "fuse3"] : name if local.scratch != ""]
 
   # What all machines have.
   hosts = join("", [for name in sort(keys(var.addresses)) : "${var.addresses[name]} ${name}\n"])
@@ -85,6 +95,7 @@ locals {
         permissions = "0755"
         content = templatefile("${path.module}/files/controller.sh.tftpl", {
           cluster   = var.cluster
+          folders   = local.folders
           volume_id = substr(var.volume_id, 0, 20)
         })
       },
@@ -97,7 +108,7 @@ locals {
     manage_etc_hosts = false # the image would write it anew at each boot
     package_update   = true
     packages = concat(local.client_packages, [
-      "python3-venv", "nodejs", "npm", "sudo", "openssh-client", "openssl", var.web_server,
+      "python3-venv", "nodejs", "npm", "sudo", "openssh-client", "openssl", "skopeo", "umoci", "squashfs-tools", var.web_server,
     ])
     write_files = concat(local.common_files, [
       {
@@ -114,6 +125,8 @@ locals {
           package    = var.hub_package
           host       = var.host
           web_server = var.web_server
+          folders    = local.folders
+          scratch    = local.scratch
         })
       },
     ])
@@ -124,14 +137,16 @@ locals {
     hostname         = name
     manage_etc_hosts = false # the image would write it anew at each boot
     package_update   = true
-    packages         = concat(local.client_packages, ["slurmd"])
-    write_files = concat(local.common_files, [
+    packages         = concat(local.client_packages, ["slurmd"], local.scratch_packages)
+    write_files = concat(local.common_files, local.sweep_files, [
       { path = "/etc/carme/node-commands.sh", content = "${var.node_commands}\n" },
       {
         path        = "/usr/local/sbin/carme-first-boot"
         permissions = "0755"
         content = templatefile("${path.module}/files/node.sh.tftpl", {
           controller = var.controller
+          folders    = local.folders
+          scratch    = local.scratch
         })
       },
     ])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from typing import Any
 
 from tornado.web import HTTPError
 
 from carme_hub.domain.folders.folder import MemberState, SubjectKind
+from carme_hub.domain.folders.jobs import JobKind
 from carme_hub.domain.folders.rules import require_manager
 from carme_hub.services.folders.pages.base import FolderPage, day
+from carme_hub.services.folders.pages.looks import clock, looks
+from carme_hub.services.folders.rest.looks import job_sentence
 from carme_hub.services.pages import BadForm
 
 NAME = r"([a-z0-9][a-z0-9._-]{1,62})"
@@ -36,6 +38,7 @@ _ACTS = {
     "handover-offered": "offered it to",
     "handover-declined": "did not want it",
     "handed-over": "took it over",
+    "verified": "compared it with its checksums:",
     "applied-again": "had all rights applied again",
     "deleted": "deleted it",
 }
@@ -70,15 +73,16 @@ class FolderHandler(FolderPage):
                     "mode": one.mode,
                     "lost": one.lost,
                     "job": one.job,
-                    "since": _clock(one.created),
+                    "since": clock(one.created),
                 }
                 for one in sessions
             ],
             may_end=self.service.sessions.consent and any(one.lost and not one.job for one in sessions),
             events=[
-                {"at": _clock(one.at), "actor": one.actor, "words": _ACTS.get(one.act, one.act), "about": one.about}
+                {"at": clock(one.at), "actor": one.actor, "words": _ACTS.get(one.act, one.act), "about": one.about}
                 for one in events
             ],
+            looks=await looks(self.service, found, self.actor),
             is_kept=any(one["kind"] == "dataset" and one["state"] == "accepted" for one in row["members"]),
         )
 
@@ -195,6 +199,19 @@ class ActHandler(FolderPage):
         found = await self._folders.repair(name, self.actor)
         return f"{found['mended']} of your files and folders are open to the members now. {_counted(found)}"
 
+    async def do_measure(self, name: str) -> str:
+        """Submit a job that measures it."""
+        return await self._start(name, JobKind.MEASURE)
+
+    async def do_verify(self, name: str) -> str:
+        """Submit a job that compares it with its checksums."""
+        return await self._start(name, JobKind.VERIFY)
+
+    async def _start(self, name: str, kind: JobKind) -> str:
+        found = await self._folders.one(name, self.actor)
+        job = await self.service.jobs.start(found, self.actor, kind)
+        return f"The job {job_sentence(job)}. Open this page again to see what it finds."
+
     async def do_end_sessions(self, name: str) -> str | None:
         """End the sessions whose users should not have it any more, once that is confirmed."""
         found = await self._folders.one(name, self.actor)
@@ -232,10 +249,6 @@ class ActHandler(FolderPage):
             return datetime.strptime(value, "%Y-%m-%d").astimezone().replace(hour=23, minute=59).timestamp()
         except ValueError as error:
             raise BadForm("The last day is written like 2027-01-31.") from error
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%d %b %Y, %H:%M", time.localtime(at))
 
 
 def _counted(found: Any) -> str:

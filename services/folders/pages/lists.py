@@ -7,7 +7,7 @@ from tornado.web import HTTPError
 from carme_hub.services.folders.pages.base import FolderPage
 from carme_hub.services.folders.scopes import ADMIN
 
-#: Folders on one page of all; a search finds the others.
+#: Folders on one page of all, and of datasets; a search finds the others.
 MOST_ROWS = 200
 
 
@@ -44,9 +44,11 @@ class DatasetsHandler(FolderPage):
     async def get(self) -> None:
         """Show those with all the words of the search."""
         words = self.get_query_argument("words", "")[:200]
-        rows = [self.row(one) for one in await self.service.folders.datasets(words)]
+        found = await self.service.folders.datasets(words, most=MOST_ROWS + 1)
+        rows = [self.row(one) for one in found[:MOST_ROWS]]
         kept = {one.folder.id for one in await self.service.folders.of(self.actor)}
-        self.show("datasets.html", heading="Datasets", rows=rows, words=words, kept=kept)
+        more = len(found) > MOST_ROWS
+        self.show("datasets.html", heading="Datasets", rows=rows, words=words, kept=kept, more=more)
 
 
 class AllHandler(FolderPage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from carme_hub.domain.folders.folder import FolderState, MemberState, SubjectKind, is_owner
@@ -29,15 +30,26 @@ async def listed(call: Call) -> models.FoldersOut:
     actor = await actor_of(call)
     if call.query.all and not actor.admin:
         raise NotOwner("Administrators see everybody's folders.")
-    found = await (call.service.folders.every() if call.query.all else call.service.folders.of(actor))
-    return models.FoldersOut(folders=[folder_out(call.service, one, actor) for one in found])
+    limit, cursor = call.query.limit, call.query.cursor
+    if call.query.all:
+        found = await call.service.folders.every(after=cursor, most=limit + 1)
+    else:
+        found = await call.service.folders.of(actor, after=cursor)
+    return _page(call, found, actor)
+
+
+def _page(call: Call, found: Sequence[WithMembers], actor: Actor) -> models.FoldersOut:
+    limit = call.query.limit
+    shown = [folder_out(call.service, one, actor) for one in found[:limit]]
+    return models.FoldersOut(folders=shown, next=shown[-1].name if len(found) > limit else "")
 
 
 async def datasets(call: Call) -> models.FoldersOut:
     """Return published datasets."""
     actor = await actor_of(call)
-    found = await call.service.folders.datasets(call.query.words)
-    return models.FoldersOut(folders=[folder_out(call.service, one, actor) for one in found])
+    query = call.query
+    found = await call.service.folders.datasets(query.words, after=query.cursor, most=query.limit + 1)
+    return _page(call, found, actor)
 
 
 async def one(call: Call) -> models.FolderOut:
@@ -211,6 +223,8 @@ def folder_out(service: Any, found: WithMembers, actor: Actor) -> models.FolderO
         handover=folder.handover if decides or folder.handover == actor.name else "",
         problem=folder.problem if decides else "",
         drift=list(folder.drift) if decides else [],
+        verified=folder.verified,
+        warnings=[each.text for each in service.disk.known(folder.id).warnings],
         members=[
             models.MemberOut(
                 id=row.id,

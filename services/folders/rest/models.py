@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from carme_hub.services.fields import Moment, Query, RequestBody
+from carme_hub.services.fields import Moment, NamePageQuery, Query, RequestBody
 
 ID = r"^[a-z0-9][a-z0-9._-]{1,62}$"
 Subject = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=255)]
@@ -74,13 +74,13 @@ class DeleteQuery(Query):
     name: Annotated[str, Field(max_length=63)]
 
 
-class DatasetsQuery(Query):
+class DatasetsQuery(NamePageQuery):
     """``words``: of the name, the description, the licence or the owner; all of them must be there."""
 
     words: Annotated[str, Field(max_length=200)] = ""
 
 
-class ListQuery(Query):
+class ListQuery(NamePageQuery):
     """``all``: everybody's folders, for administrators."""
 
     all: bool = False
@@ -109,7 +109,8 @@ class FolderOut(BaseModel):
     """A folder. ``my_role``: owner, rw, ro or "" (invited, or a manager without access). ``place``: in sessions.
 
     ``path``: on the cluster. ``handover``: to whom it is offered. ``problem``: why something is not applied yet.
-    ``drift``: what was changed by hand.
+    ``drift``: what was changed by hand. ``verified``: what the last comparison with its checksums has found.
+    ``warnings``: how full it is, as far as that is known without asking (``GET folders/{id}/disk`` asks).
     """
 
     id: str
@@ -131,13 +132,103 @@ class FolderOut(BaseModel):
     handover: str
     problem: str
     drift: list[str]
+    verified: str
+    warnings: list[str]
     members: list[MemberOut]
 
 
 class FoldersOut(BaseModel):
-    """Folders by name."""
+    """A page of folders by name; ``next`` is the cursor of the following page, "" at the end."""
 
     folders: list[FolderOut]
+    next: str
+
+
+class PlaceOut(BaseModel):
+    """How full something is: the folder by its quota, or as a job has counted it (``measured``), or (``shared``) the
+    whole file system. null: no limit, or not known. ``full_in_seconds``: at its growth."""
+
+    path: str
+    used_bytes: int
+    limit_bytes: int | None
+    soft_bytes: int | None
+    grace_ends: float | None
+    files: int | None
+    file_limit: int | None
+    shared: bool
+    percent: int
+    growth_bytes_per_day: int | None
+    full_in_seconds: int | None
+    warning: str
+    measured: float | None
+
+
+class LargeFolderOut(BaseModel):
+    """A folder in it, with all that is below."""
+
+    path: str
+    bytes: int
+    files: int
+
+
+class JobOut(BaseModel):
+    """A job that looks at the folder. ``state``: asked, waiting, running, done, failed; ``said``: that as a sentence.
+
+    ``user``: who started it, and as whom it runs. ``job``: its number in Slurm, 0 = not known. ``problem``: why it has
+    no result.
+    """
+
+    kind: str
+    state: str
+    said: str
+    user: str
+    job: int
+    asked: int
+    ended: int
+    files: int
+    total_files: int
+    bytes: int
+    total_bytes: int
+    problem: str
+
+
+class DiskOut(BaseModel):
+    """How full a folder is. ``places``: null where no answer came. ``measured``: when a job has counted, 0 = never.
+
+    ``folders``: the largest ones, ``complete``: nothing was left out, both of that count; ``job``: the newest one.
+    """
+
+    places: list[PlaceOut] | None
+    measured: int
+    complete: bool
+    folders: list[LargeFolderOut]
+    job: JobOut | None
+
+
+class VerificationOut(BaseModel):
+    """What the last comparison with the file of checksums has found; ``job``: the newest one.
+
+    ``names``: of some files that are not as listed, by fault. ``unlisted``: files beside those of the list, null = not
+    counted. ``digest``: SHA-256 of the list then. ``complete``: the job came to its end.
+    """
+
+    said: str
+    checksums: str
+    ended: int
+    by: str
+    files: int
+    verified: int
+    differs: int
+    missing: int
+    unreadable: int
+    outside: int
+    bad_lines: int
+    unlisted: int | None
+    bytes: int
+    complete: bool
+    names: dict[str, list[str]]
+    digest: str
+    job: JobOut | None
 
 
 class SessionOut(BaseModel):

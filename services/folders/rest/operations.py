@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from carme_hub.services.fields import Error
-from carme_hub.services.folders.rest import acts, models
+from carme_hub.services.folders.rest import acts, looks, models
 from carme_hub.services.folders.scopes import ADMIN, READ, WRITE
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.rest import ROOT, Call, RestHandler, Route, url_handlers
@@ -68,6 +68,10 @@ ROUTES: tuple[Route, ...] = (
     _act("scan", "Count what members cannot use", acts.scan, answer=models.FilesOut),
     _act("repair", "Let members use the caller's own files", acts.repair, answer=models.FilesOut),
     _act("apply", "Apply all rights again, over changes by hand", acts.apply_again),
+    _read("folders/{id}/disk", "How full a folder is, and its largest folders", looks.disk, models.DiskOut),
+    _act("measure", "Measure a folder by a job", looks.measure, answer=models.JobOut),
+    _read("folders/{id}/verification", "Whether its checksums hold", looks.verification, models.VerificationOut),
+    _act("verify", "Compare a folder with its checksums by a job", looks.verify, answer=models.JobOut),
     _read("folders/{id}/sessions", "Sessions that have a folder", acts.sessions, models.SessionsOut),
     _act("sessions/end", "End sessions whose users' access has ended", acts.end_sessions, answer=models.SessionsOut),
     _read("folders/{id}/events", "What was done with a folder", acts.events, models.EventsOut),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from carme_hub.domain.images.audience import below, passed_on
 from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
 from carme_hub.domain.images.scopes import MANAGE, READ_ALL
 from carme_hub.errors import Refused, StoreError
@@ -19,6 +20,25 @@ class UnknownImage(Refused):
     """There is no such image, or the visitor is not offered it."""
 
     reason = "unknown"
+
+
+class PassesOn(Unprocessable):
+    """The offer passes on an image below to people who are not offered that; who manages images may say so."""
+
+    reason = "base"
+
+
+def check_base(problem: str, *, manages: bool, with_base: bool) -> None:
+    """Raise where an offer passes on an image below, unless an administrator knows that.
+
+    Args:
+        problem: of ``passed_on``; "" = it does not.
+    """
+    if not problem or (manages and with_base):
+        return
+    if not manages:
+        raise NotOwner(f"{problem} So only an administrator can offer this one to them. Ask one of them.")
+    raise PassesOn(f"{problem} With this image they get all of that. If that is right, offer it with its base.")
 
 
 async def image_for(handler: Any, name: str) -> CatalogueImage:
@@ -70,17 +90,24 @@ def checked_to(to: str, name: str) -> tuple[To, str]:
     return kind, name
 
 
-async def offer(handler: Any, name: str, to: To, who: str) -> CatalogueImage:
+async def offer(handler: Any, name: str, to: To, who: str, *, with_base: bool = False) -> CatalogueImage:
     """Offer an image; the same offer again changes nothing.
 
+    Args:
+        with_base: an administrator knows that it passes on an image below to people who are not offered that.
+
     Raises:
-        UnknownImage, NotOwner: as they say. Unprocessable: the administrator lists it, so everybody has it.
+        UnknownImage, NotOwner, PassesOn: as they say. Unprocessable: the administrator lists it, so everybody has it.
     """
     image = await image_for(handler, name)
     _check_may_offer(handler, image, to, who)
     if image.listed:
         raise Unprocessable(f"Everybody is offered {name}: it is in SlurmContainerSpawner.images.")
     service = handler.service
+    if (base := below(image)) is not None:
+        known = await in_store_thread(service.images.images)
+        problem = passed_on(to, who, base, known, service.clock())
+        check_base(problem, manages=handler.has_scope(MANAGE), with_base=with_base)
     await in_store_thread(service.images.offer, name, Offer(to, who, handler.visitor.actor, service.clock()))
     service.log.info("%s offers image %s to %s %s", handler.visitor.actor, name, to.value, who)
     return await image_for(handler, name)

@@ -7,7 +7,6 @@ not answer is asked again after the next look: the database keeps who was not to
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from carme_hub.errors import StoreError
 from carme_hub.images.catalogue import Catalogue, sessions_by_image
 from carme_hub.images.settings import CarmeImages
 from carme_hub.services.hub_api import tell_hub
-from carme_hub.services.images.application.terms import BuildTerms
+from carme_hub.services.images.application.terms import BuildTerms, reaches_nobody
 from carme_hub.store.images.catalogue import ImageStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -56,16 +55,18 @@ class CatalogueKeeper:
     async def run(self) -> None:
         """Look for ever; nothing ends the loop."""
         while True:
+            await self.once()
+            await asyncio.sleep(self._settings.interval)
+
+    async def once(self) -> None:
+        """Look at the stores, tell of retirements, and keep the terms of users' images; one failure stops no other."""
+        for part in (self.look, self.tell_of_retirements, *([self.terms.keep] if self.terms is not None else [])):
             try:
-                await self.look()
-                await self.tell_of_retirements()
-                if self.terms is not None:
-                    await self.terms.keep()
+                await part()
             except StoreError as error:
                 self._log.warning("The catalogue of images is not stored; the service looks again: %s", error)
             except Exception:  # noqa: BLE001  it is logged, and the next look is as good
                 self._log.exception("The stores of images are looked at again later")
-            await asyncio.sleep(self._settings.interval)
 
     async def look(self) -> None:
         """Look at the stores once, and store what is there."""
@@ -93,7 +94,7 @@ class CatalogueKeeper:
             try:
                 await self._tell(MESSAGES, {"to": "image", "name": image.name, "text": text, "reason": text[:200]})
             except HTTPClientError as error:
-                if not _nobody(error):
+                if not reaches_nobody(error):
                     self._log.warning("Users of image %s are not told yet of its retirement: %s", image.name, error)
                     return
             except OSError as error:
@@ -112,12 +113,3 @@ def retirement_text(image: CatalogueImage) -> str:
         f"The image {image.name} is not offered from {date} on: {retirement.reason} "
         "Your session keeps it until it ends. For the next one, choose another image."
     )[:1000]
-
-
-def _nobody(error: HTTPClientError) -> bool:
-    """Return whether the hub says that a message would reach nobody: the sessions have ended meanwhile."""
-    try:
-        said = json.loads(error.response.body) if error.response is not None else {}
-    except ValueError:
-        return False
-    return isinstance(said, dict) and said.get("field") == "name"

@@ -1,7 +1,8 @@
 """What people do with images that users have built: offer one to a group, or ask that everybody is offered it.
 
 An offer becomes an image of the store by ``carme-hub image publish``, which is not this service's: it cannot write the
-store. Administrators allow, or refuse, what everybody would get.
+store. Administrators allow, or refuse, what everybody would get, and what passes on a base to people who are not
+offered that; they decide on the digest of what was taken, hardened and scanned.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from carme_hub.domain.images.builds import Build, BuildState, Wanted, limits_for
+from carme_hub.domain.images.builds import Build, BuildState, limits_for
 from carme_hub.domain.images.offers import Offer, To
 from carme_hub.domain.images.scopes import MANAGE
-from carme_hub.services.images.application.acts import UnknownImage
+from carme_hub.domain.images.wanted import Wanted
+from carme_hub.images.publishing import beyond
+from carme_hub.services.images.application.acts import UnknownImage, check_base
 from carme_hub.services.rest import NotOwner, Unprocessable
 from carme_hub.store.threads import in_store_thread
 
@@ -36,8 +39,12 @@ async def build_for(handler: Any, id: str) -> Build:
     return found
 
 
-async def want(handler: Any, id: str, to: To, who: str) -> Build:
+async def want(handler: Any, id: str, to: To, who: str, *, with_base: bool = False) -> Build:
     """Have an image offered; in place of what was wanted before.
+
+    Args:
+        with_base: an administrator, whose image it is, knows that it passes on its base to people who are not offered
+            that.
 
     Raises:
         NotOwner: it is somebody else's, or the visitor is not in the group. Unprocessable: it is not ready, or is an
@@ -58,11 +65,20 @@ async def want(handler: Any, id: str, to: To, who: str) -> Build:
         raise Unprocessable(
             f"{build.base}, below it, has no digest, so it cannot be offered. Build it again on an image that has one."
         )
-    if not handler.has_scope(MANAGE):
+    manages = handler.has_scope(MANAGE)
+    if not manages:
         await _check_room(handler, build)
-    allowed = visitor.actor if to is To.EVERYBODY and handler.has_scope(MANAGE) else ""
-    wanted = Wanted(Offer(to, who, visitor.actor, handler.service.clock()), allowed)
+    offer = Offer(to, who, visitor.actor, handler.service.clock())
+    more = await _beyond(handler, build, offer)
+    if manages:
+        check_base(more, manages=True, with_base=with_base)
+    wanted = Wanted(offer, visitor.actor if manages else "", beyond=more, with_base=manages and with_base)
     return await _store(handler, build, wanted, f"wants it offered to {to.value} {who}")
+
+
+async def _beyond(handler: Any, build: Build, offer: Offer) -> str:
+    service = handler.service
+    return beyond(build, offer, await in_store_thread(service.images.images), service.clock())
 
 
 async def _check_room(handler: Any, build: Build) -> None:
@@ -91,35 +107,43 @@ async def withdraw(handler: Any, id: str) -> Build:
     return await _store(handler, build, None, "wants it offered to nobody any more")
 
 
-async def decide(handler: Any, id: str, *, allow: bool, why: str) -> Build:
-    """Allow that everybody is offered an image, or refuse it with a reason for its user.
+async def decide(
+    handler: Any, id: str, *, allow: bool, why: str = "", digest: str = "", with_base: bool = False
+) -> Build:
+    """Allow what a user wants offered, or refuse it with a reason for its user.
+
+    Args:
+        digest: that is allowed: of what was taken and scanned. with_base: its base, too, for people who are not offered
+            that.
 
     Raises:
-        Unprocessable: nobody wants that, or the reason is missing.
+        Unprocessable: nobody wants that, it is not scanned yet or is another one now, or the reason is missing.
+        PassesOn: it passes on its base, which was not said.
     """
     build = await build_for(handler, id)
     wanted, actor = build.wanted, handler.visitor.actor
-    if wanted is None or wanted.offer.to is not To.EVERYBODY:
-        raise Unprocessable(f"{build.name} is not to be offered to everybody.")
+    if wanted is None or not wanted.needs_leave:
+        raise Unprocessable(f"{build.name} needs nobody's leave.")
     why = " ".join(why.split())[:500]
-    if not allow and not why:
-        raise Unprocessable("Say why not: its user reads it.")
-    new = Wanted(wanted.offer, actor if allow else "", "" if allow else f"{actor} refuses it: {why}")
-    return await _store(handler, build, new, "allows it for everybody" if allow else f"refuses it: {why}")
+    if not allow:
+        if not why:
+            raise Unprocessable("Say why not: its user reads it.")
+        new = replace(wanted, allowed="", with_base=False, problem=f"{actor} refuses it: {why}")
+        return await _store(handler, build, new, f"refuses it: {why}")
+    if not wanted.digest:
+        raise Unprocessable(wanted.problem or f"{build.name} is not scanned yet. Decide when its digest is here.")
+    if digest != wanted.digest:
+        raise Unprocessable(f"{build.name} is {wanted.digest} now. Look at that one, and name it if you allow it.")
+    more = await _beyond(handler, build, wanted.offer)
+    check_base(more, manages=True, with_base=with_base)
+    new = replace(wanted, beyond=more).decided(actor, with_base=bool(more))
+    return await _store(handler, build, new, f"allows {digest}{' with its base' if more else ''}")
 
 
 async def _store(handler: Any, build: Build, wanted: Wanted | None, what: str) -> Build:
+    """Store what is wanted in place of what it was when it was looked at."""
     service = handler.service
-    await in_store_thread(lambda: service.builds.change(build.id, BuildState.READY, wanted=wanted))
+    if not await in_store_thread(service.builds.change_wanted, build.id, build.wanted, wanted):
+        raise Unprocessable(f"Something else has become of {build.name} meanwhile. Look at it again.")
     service.log.info("%s: image %s of %s: %s", handler.visitor.actor, build.name, build.user, what)
     return replace(build, wanted=wanted)
-
-
-def words_of(wanted: Wanted) -> str:
-    """Return what becomes of an offer that is wanted."""
-    to = "everybody" if wanted.offer.to is To.EVERYBODY else f"group {wanted.offer.name}"
-    if wanted.problem:
-        return f"Not offered to {to}: {wanted.problem}"
-    if wanted.is_due:
-        return f"To be offered to {to} as soon as it is unpacked and scanned."
-    return f"To be offered to {to}; an administrator has to allow it."

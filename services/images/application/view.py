@@ -43,7 +43,7 @@ class Site:
         if not self.keeps_copies or not image.digest:
             return None
         view = self.view
-        return fetching(image.digest, image.size, self.nodes, view.held, view.rate)
+        return fetching(image.digest, image.size, self.nodes, view.held, view.rate, view.answering)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
+from carme_hub.domain.images.audience import below
+from carme_hub.domain.images.builds import BuildState
 from carme_hub.domain.images.offers import CatalogueImage, To
 from carme_hub.domain.images.scopes import MANAGE
 from carme_hub.images.offered import by_digest
@@ -74,11 +77,23 @@ class RetireHandler(ImagesPage):
                 f"{whom} it will read on their page and in JupyterLab: “{reason}”"
                 if users
                 else "No session has it now.",
+                *await self._on_top(image),
             ]
             self.confirm(f"Retire {name}?", points, "Retire it", back=back, danger=True)
             return
         await acts.retire(self, image.name, date, reason)
         self.done(f"{name} is not offered from {view.day_of(date)} on.", back)
+
+    async def _on_top(self, image: CatalogueImage) -> list[str]:
+        """Return what is said of images on top of it."""
+        service, found = self.service, []
+        if made := await _made_of(service, image):
+            found.append(f"Images on top of it contain it, and stay offered until you retire them: {', '.join(made)}.")
+        builds = await in_store_thread(service.builds.builds, service.clock())
+        if own := [each for each in builds if each.base == image.name and each.state is BuildState.READY]:
+            what = "1 image that a user has" if len(own) == 1 else f"{len(own)} images that users have"
+            found.append(f"{what} built on top of it cannot be started from then on, either; their users are told.")
+        return found
 
     def _date(self) -> float:
         text = self.text("date", "The date", max_length=10)
@@ -111,13 +126,28 @@ class OfferHandler(ImagesPage):
         )
         words = {To.EVERYBODY: "everybody", To.GROUP: f"group {who}", To.USER: who}[to]
         if act == "offer":
-            await acts.offer(self, name, to, who)
+            try:
+                await acts.offer(self, name, to, who, with_base=self.confirmed)
+            except acts.PassesOn as error:
+                self.confirm(
+                    f"Offer {name} to {words} with its base?", [error.message], "Offer it", back=f"image/{name}"
+                )
+                return
             self.done(f"{name} is offered to {words}.", f"image/{name}")
         elif act == "back":
-            await acts.take_back(self, name, to, who)
-            self.done(f"{name} is not offered to {words} any more. Sessions that run keep it.", f"image/{name}")
+            image = await acts.take_back(self, name, to, who)
+            text = f"{name} is not offered to {words} any more. Sessions that run keep it."
+            if self.has_scope(MANAGE) and (made := await _made_of(self.service, image)):
+                text += f" Images on top of it contain it, and keep their offers: {', '.join(made)}."
+            self.done(text, f"image/{name}")
         else:
             raise BadForm("Choose whether the image is offered, or an offer taken back.")
+
+
+async def _made_of(service: Any, image: CatalogueImage) -> list[str]:
+    """Return the names of the images of the store that are on top of one."""
+    every = await in_store_thread(service.images.images)
+    return [each.name for each in every if not each.gone and below(each) == (image.digest, image.name)]
 
 
 PAGES: list[tuple[str, type[ImagesPage]]] = [

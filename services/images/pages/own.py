@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from carme_hub.domain.images.builds import BuildState
 from carme_hub.domain.images.scopes import MANAGE
+from carme_hub.domain.images.wanted import words_of
 from carme_hub.services.images.application import acts, own
 from carme_hub.services.images.pages.base import ImagesPage
 from carme_hub.services.pages import BadForm
@@ -30,7 +31,7 @@ class OwnHandler(ImagesPage):
             # Systems that give each user a group of their own would have it offered to nobody else.
             groups=[group for group in self.visitor.groups if group != self.visitor.name],
             states={"building": "is being built", "ready": "ready", "failed": "not built"},
-            words=own.words_of,
+            words=words_of,
             ready=BuildState.READY,
             hub=self.hub_auth.hub_prefix,
         )
@@ -38,6 +39,8 @@ class OwnHandler(ImagesPage):
 
 class OfferHandler(ImagesPage):
     """The form that has an image offered, or offered no more."""
+
+    tab = "own"
 
     async def post(self, id: str) -> None:
         """Store it."""
@@ -52,20 +55,33 @@ class OfferHandler(ImagesPage):
             self.text("to", "To whom", max_length=10),
             self.text("who", "The name", max_length=acts.MOST_NAME, required=False),
         )
-        build = await own.want(self, id, to, who)
-        self.done(own.words_of(build.wanted) if build.wanted is not None else "It is stored.", "own")
+        try:
+            build = await own.want(self, id, to, who, with_base=self.confirmed)
+        except acts.PassesOn as error:
+            self.confirm("Offer it with its base?", [error.message], "Offer it", back="own")
+            return
+        self.done(words_of(build.wanted) if build.wanted is not None else "It is stored.", "own")
 
 
 class DecideHandler(ImagesPage):
-    """The form by which an administrator allows or refuses that everybody is offered an image."""
+    """The form by which an administrator allows or refuses an offer."""
 
+    tab = "own"
     write_scopes = (MANAGE,)
 
     async def post(self, id: str) -> None:
         """Store it."""
         allow = self.text("act", "What to do", max_length=10) == "allow"
         why = self.text("reason", "The reason", max_length=acts.MOST_REASON, required=not allow)
-        build = await own.decide(self, id, allow=allow, why=why)
+        digest = self.text("digest", "The digest", max_length=80, required=False)
+        try:
+            build = await own.decide(self, id, allow=allow, why=why, digest=digest, with_base=self.confirmed)
+        except acts.PassesOn as error:
+            build = await own.build_for(self, id)
+            question = f"Allow {build.name} of {build.user} with its base?"
+            points = [error.message, f"You allow {digest}."]
+            self.confirm(question, points, "Allow it", back="own", danger=True)
+            return
         self.done(f"{build.name} is {'allowed' if allow else 'refused'}.", "own")
 
 

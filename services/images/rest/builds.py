@@ -32,6 +32,13 @@ def build_out(build: Build) -> models.BuildOut:
             at=int(offer.at),
             allowed=wanted.allowed,
             problem=wanted.problem,
+            digest=wanted.digest,
+            found=wanted.found,
+            needs_leave=wanted.needs_leave,
+            beyond=wanted.beyond,
+            void=wanted.void,
+            waiting=wanted.waiting,
+            again=int(wanted.again),
         )
         if wanted is not None and offer is not None
         else None,
@@ -47,7 +54,7 @@ async def want(call: Call) -> models.BuildOut:
     """Have an image offered."""
     body: models.OfferIn = call.body
     to, name = acts.checked_to(body.to, body.name)
-    return build_out(await own.want(call.handler, call.path_parameters["id"], to, name))
+    return build_out(await own.want(call.handler, call.path_parameters["id"], to, name, with_base=body.with_base))
 
 
 async def withdraw(call: Call) -> models.BuildOut:
@@ -56,6 +63,8 @@ async def withdraw(call: Call) -> models.BuildOut:
 
 
 async def decide(call: Call) -> models.BuildOut:
-    """Allow or refuse that everybody is offered it."""
+    """Allow or refuse an offer that needs an administrator."""
     body: models.DecisionIn = call.body
-    return build_out(await own.decide(call.handler, call.path_parameters["id"], allow=body.allow, why=body.reason))
+    said = {"allow": body.allow, "with_base": body.with_base}
+    id = call.path_parameters["id"]
+    return build_out(await own.decide(call.handler, id, why=body.reason, digest=body.digest, **said))

@@ -61,10 +61,11 @@ class FitOut(BaseModel):
 
 
 class FetchOut(BaseModel):
-    """On how many nodes an image is, of how many; ``seconds`` of a fetch, 0 = not known."""
+    """On how many nodes an image is, of how many, and how many do not say it; ``seconds`` of a fetch, 0 = not known."""
 
     nodes: int
     there: int
+    silent: int
     seconds: float
     sentence: str
 
@@ -115,10 +116,14 @@ class RetireIn(RequestBody):
 
 
 class OfferIn(RequestBody):
-    """``to``: everybody, group or user; ``name`` of the group or user."""
+    """``to``: everybody, group or user; ``name`` of the group or user.
+
+    ``with_base``: an administrator knows that an image below is not offered to them, and is passed on.
+    """
 
     to: Annotated[str, Field(pattern="^(everybody|group|user)$")]
     name: Annotated[str, Field(max_length=255)] = ""
+    with_base: bool = False
 
 
 class OfferQuery(Query):
@@ -129,7 +134,12 @@ class OfferQuery(Query):
 
 
 class WantedOfferOut(BaseModel):
-    """To whom a user wants an image offered. ``allowed``: by whom; ``problem``: why it is not published."""
+    """To whom a user wants an image offered. ``allowed``: by whom; ``problem``: why it is not published, for good.
+
+    ``digest``, ``found``: of what was taken and scanned for an administrator, where ``needs_leave``, and its packages
+    beside the base's; ``beyond``: why it passes on its base; ``void``: why an approval does not count any more;
+    ``waiting``: why it could not be published yet; ``again``: when it is tried again.
+    """
 
     to: str
     name: str
@@ -137,6 +147,13 @@ class WantedOfferOut(BaseModel):
     at: int
     allowed: str
     problem: str
+    digest: str
+    found: str
+    needs_leave: bool
+    beyond: str
+    void: str
+    waiting: str
+    again: int
 
 
 class BuildOut(BaseModel):
@@ -164,9 +181,14 @@ class BuildsOut(BaseModel):
 
 
 class DecisionIn(RequestBody):
-    """Whether everybody is offered it, and why not; its user reads it."""
+    """Whether they are offered it, and why not: its user reads it.
+
+    ``digest``: that is allowed. ``with_base``: an image below is passed on to people who are not offered it.
+    """
 
     allow: bool
+    digest: Annotated[str, Field(pattern=f"{DIGEST}|^$")] = ""
+    with_base: bool = False
     reason: Annotated[str, Field(max_length=500)] = ""
 
 

@@ -75,7 +75,11 @@ def image_out(image: CatalogueImage, site: view.Site, call: Call, *, everything:
         users=sorted(set(site.users.get(image.name, ()))) if users else [],
         start_seconds=site.view.starts.get(image.name),
         fetch=models.FetchOut(
-            nodes=found.nodes, there=found.there, seconds=round(found.seconds, 1), sentence=found.sentence()
+            nodes=found.nodes,
+            there=found.there,
+            silent=found.silent,
+            seconds=round(found.seconds, 1),
+            sentence=found.sentence(),
         )
         if found is not None
         else None,

@@ -29,7 +29,8 @@ async def offer(call: Call) -> models.ImageOut:
     """Offer an image."""
     body: models.OfferIn = call.body
     to, name = acts.checked_to(body.to, body.name)
-    return await shown_image(call, await acts.offer(call.handler, call.path_parameters["name"], to, name))
+    image = await acts.offer(call.handler, call.path_parameters["name"], to, name, with_base=body.with_base)
+    return await shown_image(call, image)
 
 
 async def take_back(call: Call) -> models.ImageOut:

@@ -16,6 +16,10 @@ local DEFAULT_GPU_TYPE = nil
 -- The licence of each GPU type, as in CarmeReservations.licenses, such as { a100 = "gpu_a100" }; {}: none is counted.
 local LICENSES = {}
 
+-- Whether scratch folders of sessions are on a tier that burst_buffer.lua looks after: jobs that ask for one by their
+-- comment ask for it by a directive then.
+local STAGE_TIER = false
+
 -- How the names of the calendar's reservations begin.
 local BOOKING = "^carme%-"
 
@@ -194,7 +198,15 @@ local function count_all(job_desc)
     return slurm.SUCCESS
 end
 
+local function ask_for_tier(job_desc)
+    local asked = STAGE_TIER and (" " .. (job_desc.comment or "")):match(" (carme%-stage [%x-]+ %d+)$")
+    if asked then
+        job_desc.burst_buffer = "#BB_LUA " .. asked
+    end
+end
+
 function slurm_job_submit(job_desc, part_list, submit_uid)
+    ask_for_tier(job_desc)
     if type_all(job_desc) ~= slurm.SUCCESS then
         return slurm.ERROR
     end

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carme_hub.disk.view import DiskView
+from carme_hub.disk.view import DiskView, place_text
 from carme_hub.domain.disk_use import NEAR_PERCENT, Warning, size
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.notices import NoticeLookup
@@ -66,17 +66,9 @@ def shown(view: DiskView, now: float) -> ShownDisk:
     """Return a view as the home page shows it."""
     places = []
     for each in view.places or ():
-        use, limit = each.use, each.use.soft if each.use.soft is not None else each.use.limit
-        text = f"{size(use.used)} used" + (f" of {size(limit)}" if limit is not None else "")
-        if use.files is not None and use.file_limit is not None:
-            text += f", {use.files:,} of {use.file_limit:,} files"
-        if use.shared:
-            text += ", by all users together"
-        if each.measured is not None:
-            text += f", measured {clock(each.measured, now)}"
-        if each.growth is not None and abs(each.growth) >= 1 << 20:
-            text += f"; it {'grows' if each.growth > 0 else 'shrinks'} by {size(int(abs(each.growth)))} a day"
-        places.append(ShownPlace(use.path, text + ".", min(100, use.percent), use.percent >= NEAR_PERCENT))
+        use, measured = each.use, clock(each.measured, now) if each.measured is not None else ""
+        near = use.percent >= NEAR_PERCENT
+        places.append(ShownPlace(use.path, place_text(each, measured), min(100, use.percent), near))
     found = view.folders.get("folders", ())[:SHOWN_FOLDERS]
     return ShownDisk(
         places=places,

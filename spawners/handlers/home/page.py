@@ -23,7 +23,7 @@ from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.home.budget import budget_for, coming
 from carme_hub.spawners.handlers.home.disk import ShownDisk, disk_for
-from carme_hub.spawners.handlers.home.kept import kept_for
+from carme_hub.spawners.handlers.home.kept import OnNodes, kept_for
 from carme_hub.spawners.handlers.home.news import page_values, seen_cluster, session_news
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
 from carme_hub.spawners.hub.shared import started_hub
@@ -117,7 +117,7 @@ class CarmeHomeHandler(HomeHandler):
     _alternatives: Sequence[Alternatives] = ()
     _sessions: Mapping[str, Any] = MappingProxyType({})
     #: How many sessions have results that are still on a node.
-    _kept = 0
+    _kept = OnNodes()
     #: Why an action of this page was refused.
     _refused = ""
 

@@ -14,6 +14,7 @@ from typing import Any
 from carme_hub.containers.images import pinned
 from carme_hub.containers.registry import cannot_run
 from carme_hub.containers.runtime import Image, Runtime
+from carme_hub.domain.images.audience import is_built
 from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
@@ -41,8 +42,9 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
         return FormImages(listed)
     view, offered = await hub.images.view(), hub.images
     retired = offered.retired(view)
-    more = {name: each.description for name, each in offered.offered(view, spawner.user.name, groups).items()}
-    more |= {name: _of_own(each) for name, each in offered.own(view, spawner.user.name).items()}
+    more = {name: _of_others(each) for name, each in offered.offered(view, spawner.user.name, groups).items()}
+    own = offered.own(view, spawner.user.name)
+    more |= {name: _until(view, each.base, _of_own(each), now) for name, each in own.items()}
     if more:
         runtime = spawner.site().runtime
         more = {name: text for name, text in more.items() if not _cannot_run(runtime, view, name)}
@@ -56,6 +58,14 @@ def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
     """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
     known = view.images.get(view.builds[name].base if name in view.builds else name)
     return cannot_run(runtime, _as_image(known)) if known is not None else ""
+
+
+def _of_others(image: CatalogueImage) -> str:
+    """Return a description; with its author where that is another user, who can write anything there."""
+    if not is_built(image):
+        return image.description
+    author = f"built by {image.by or 'another user'}"
+    return f"{image.description} ({author})" if image.description else author
 
 
 def _of_own(build: Build) -> str:

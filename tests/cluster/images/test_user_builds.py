@@ -77,14 +77,14 @@ class Site:
         assert answer.status == 200, answer
         return {each["name"]: each for each in answer.body["image_builds"]}
 
-    def publish(self) -> str:
+    def publish(self, status: int = 0) -> str:
         """Publish what is due, as root does; return what the command said."""
         argv = [str(self.hub.demo.environment / "bin/carme-hub"), "image", "publish", f"--store={self.store}"]
         environ = {"CARME_SANDBOX_HUB": str(self.hub.demo.folder / "facts.json"), "PATH": "/usr/bin:/bin:/usr/sbin"}
         environ["CARME_SANDBOX_IMAGES"] = str(self.store)
         argv += [f"--config={self.hub.demo.config_file}"]
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
 
 
@@ -178,10 +178,21 @@ def test_an_image_is_offered_to_everybody_hardened_and_used_by_somebody_else(sit
     build = site.builds()["climate"]
     token = str(site.hub.api("POST", "/users/alice/tokens", {"note": "test"}).body["token"])
     site.rest("PUT", f"builds/{build['id']}/offer", {"to": "everybody"}, token)
-    assert site.publish() == "", "nobody has allowed it"
-    site.rest("PUT", f"builds/{build['id']}/decision", {"allow": True})
     said = site.publish()
-    assert f"{site.store}/climate" in said
+    assert "climate of alice waits for an administrator" in said
+    assert not (site.store / "climate").exists(), "nobody has allowed it"
+    [wanted] = [each["wanted"] for each in site.rest("GET", "builds")["builds"] if each["id"] == build["id"]]
+    assert "python carme-tool 2.0" in wanted["found"]
+    assert wanted["beyond"] == "torch, below it, is not offered to everybody."
+    decision = {"allow": True, "digest": wanted["digest"], "with_base": True}
+    # What alice puts into it after it was looked at is not what is allowed.
+    file = site.put(f".carme/images/{build['id']}/lib/later.py", "LATER = True\n")
+    site.rest("PUT", f"builds/{build['id']}/decision", decision)
+    assert "is not what was allowed" in site.publish(status=1)
+    file.unlink()
+    site.publish()
+    site.rest("PUT", f"builds/{build['id']}/decision", decision)
+    assert f"{site.store}/climate" in site.publish()
     about = json.loads((site.store / "climate/image.json").read_text())
     assert about["who"] == "alice"
     assert {path.lstat().st_uid for path in (site.store / "climate/opt/carme").rglob("*")} == {0}

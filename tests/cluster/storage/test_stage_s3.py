@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rig.other_user import other_user
 from rig.s3 import KEY, NODE_RCLONE, S3, SECRET, s3_server
 from rig.staging import StagedNode, sums
 
@@ -93,6 +94,21 @@ def test_credentials_are_in_no_argument_and_no_environment(node: StagedNode) -> 
     assert b"rclone" in seen
     assert SECRET.encode() not in seen
     assert KEY.encode() not in seen
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_finds_no_credentials_while_data_comes_and_goes(node: StagedNode, s3: S3) -> None:
+    entries = [{"source": "s3:bucket/seen/big", "target": "back"}]
+    begin(node, [{"source": "big", "target": "s3:bucket/seen/big"}], entries)
+    node.write(node.data / "big", os.urandom(40 << 20))
+    with other_user([SECRET], node.base) as seen:
+        assert node.move("final").returncode == 0
+        assert node.move("in").returncode == 0, node.progress()
+        done = node.run("epilog")
+    assert node.nothing_left(), done.stderr
+    assert (s3.folder / "bucket/seen/big").stat().st_size == 40 << 20
+    assert "rclone" in seen.programs
+    assert seen.found == []
 
 
 def start(node: StagedNode, program: str) -> subprocess.Popen[bytes]:

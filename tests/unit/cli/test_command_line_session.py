@@ -16,6 +16,7 @@ from rig.forged_http import ForgedHandler, ForgedServer, run, serving
 from carme_hub.cli.hub_client import api_address
 from carme_hub.cli.session import ListApp, SessionApp, StartApp, StopApp
 from carme_hub.domain.cluster.reasons import NO_FOLDER, end_sentence
+from carme_hub.domain.staging.entries import ScratchOffer, stage_of
 from carme_hub.errors import CarmeError
 
 SECRET = "of-alice"
@@ -86,6 +87,25 @@ def test_a_start_asks_for_what_was_said_and_no_more(hub: ForgedHub, capsys: pyte
         **{"profile": "a100", "gpus": 2, "gpu_type": "a100", "time_minutes": 60},
         **{"memory_gib": "many", "framework": "torch"},  # the hub says what is wrong with it
     }
+
+
+def test_data_results_and_folders_are_asked_for_as_the_form_has_them(hub: ForgedHub) -> None:
+    hub.answers["POST", "/users/alice/server"] = [(201, "")]
+    hub.servers(server())
+    lines = {"stage_in": "s3:sets/a -> data; /shared/lab -> lab", "stage_out": "run -> s3:results/run7"}
+    more = {"stage_mount": "s3:sets -> sets", "folders": "genomes:ro,results:rw"}
+    words = [f"--{name.replace('_', '-')}={text}" for name, text in {**lines, **more}.items()]
+    assert run(StartApp, *words, "--scratch-gib", "50") == 0
+    body = next(body for method, _, body in hub.asked if method == "POST")
+    assert body["user_options"] == {
+        **{name: text.replace(";", "\n") for name, text in lines.items()},
+        **{**more, "scratch_gib": 50},
+    }
+    entries, wrong = stage_of(body["user_options"], ScratchOffer(100, 10))
+    assert not wrong
+    assert [each["source"] for each in entries["in"]] == ["s3:sets/a", "/shared/lab"], "the hub understands it so"
+    assert entries["out"] == [{"source": "run", "target": "s3:results/run7"}]
+    assert entries["mount"] == [{"source": "s3:sets", "target": "sets"}]
 
 
 def test_without_options_the_hub_decides_what_is_started(hub: ForgedHub, capsys: pytest.CaptureFixture[str]) -> None:

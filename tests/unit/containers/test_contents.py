@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.containers.contents import look_inside
+from carme_hub.containers.store.packages import look_inside as packages_of
 from carme_hub.domain.images.contents import Contents
 
 
@@ -63,3 +64,11 @@ def test_files_that_are_none_or_are_nonsense_are_unknown(tmp_path: Path, path: s
     (tmp_path / path).mkdir()
     assert look_inside(tmp_path) == Contents()
     assert look_inside(tmp_path / "nosuch") == Contents()
+
+
+def test_json_that_is_deeper_than_python_reads_is_nonsense_too(tmp_path: Path) -> None:
+    write(tmp_path, "usr/local/cuda/version.json", "[" * 60_000)
+    write(tmp_path, "opt/conda/conda-meta/evil-1-0.json", '{"name":' * 60_000)
+    write(tmp_path, "opt/conda/conda-meta/good-1-0.json", '{"name": "good", "version": "1"}')
+    assert look_inside(tmp_path) == Contents()
+    assert packages_of(tmp_path).packages == {"conda": {"good": "1"}}

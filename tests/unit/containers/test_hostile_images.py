@@ -240,6 +240,26 @@ def test_a_step_can_write_nothing_else_and_leaves_no_process(store: Path, victim
     untouched(victim)
 
 
+def test_nothing_writes_any_more_when_a_step_is_interrupted(store: Path) -> None:
+    """The work folder is removed at once afterwards, and a file that came meanwhile would keep it."""
+    many = "for at in $(seq 200); do (i=0; while true; do i=$((i+1)); : >$at-$i; done) & done; wait"
+
+    def interrupt() -> None:
+        if sum(1 for _ in work.iterdir()) > 100:
+            raise KeyboardInterrupt
+
+    for number in range(3):
+        work = store / f"work-{number}"
+        work.mkdir()
+        steps = Steps(work, Bounds())
+        steps.give(work)
+        with pytest.raises(KeyboardInterrupt):
+            steps.run(["sh", "-c", many], tick=interrupt)
+        found = sum(1 for _ in work.iterdir())
+        time.sleep(0.05)
+        assert sum(1 for _ in work.iterdir()) == found
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only the account has the bound")
 def test_a_step_cannot_fill_the_machine_with_processes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("carme_hub.containers.store.process._PROCESSES", 100)

@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import stat
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +14,26 @@ from typing import Any
 
 import pytest
 
+from carme_hub.containers.build import publish as publishing
 from carme_hub.containers.build import take as taking
-from carme_hub.containers.build.publish import PublishOptions, publish
+from carme_hub.containers.build.publish import (
+    ContentChanged,
+    Prepared,
+    PublishOptions,
+    prepare,
+    publish,
+    published_before,
+    remove_waiting,
+)
 from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.images import pinned, read_image
 from carme_hub.containers.store import add_image
-from carme_hub.containers.store.add import AddOptions
 from carme_hub.containers.store.bounds import Bounds
 from carme_hub.containers.store.check import check_image_files
 from carme_hub.containers.store.folder import StoreFolder
+from carme_hub.containers.store.process import Steps
 from carme_hub.domain.images.builds import Build
-from carme_hub.errors import ContainerError
+from carme_hub.errors import ContainerError, ContainerUnavailable
 
 ID = "11111111-1111-4111-8111-111111111111"
 SITE = "lib/python3.11/site-packages"
@@ -160,7 +168,7 @@ def test_a_folder_that_is_a_link_elsewhere_is_read_as_its_user(place: Place, tmp
     ("script", "error", "said"),
     [
         ("echo 'CVE-2026-1: rich 14.0'; exit 1", NotAllowed, "refuses it: CVE-2026-1: rich 14.0"),
-        ("echo broken >&2; exit 7", ContainerError, "failed with 7: broken"),
+        ("echo broken >&2; exit 2", ContainerUnavailable, "failed with 2: broken"),
         ("grep -q pkg:pypi/rich@14.0 && test -d $0/opt/carme/layer", None, ""),
     ],
 )
@@ -212,50 +220,6 @@ def test_a_base_without_opt_is_no_hindrance_and_a_link_there_is_not_followed(
         assert (place.publish() / "opt/carme/layer" / SITE / "rich.py").is_file()
 
 
-def test_on_top_of_an_image_with_layers_it_is_one_more(place: Place) -> None:
-    first = place.publish()
-    lower = json.loads((first / "image.json").read_text())["digest"]
-    (place.layer / SITE / "rich.py").write_text("VERSION = '15.0'\n")
-    place.build = replace(place.build, name="more", base="tools", base_digest=lower)
-    image = place.publish()
-    read = read_image(image)
-    assert read.layers == ("/opt/carme/layer-2", "/opt/carme/layer")
-    assert (image / "opt/carme/layer-2" / SITE / "rich.py").read_text() == "VERSION = '15.0'\n"
-    assert (image / "opt/carme/layer" / SITE / "rich.py").read_text() == "VERSION = '14.0'\n"
-    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
-    assert pinned(read).layers == read.layers
-
-
-def test_on_top_of_a_squashfs_file_it_is_one(place: Place, tmp_path: Path) -> None:
-    system = tmp_path / "system"
-    (system / "usr/bin").mkdir(parents=True)
-    (system / "usr/bin/tool").write_text("tool")
-    add_image(system, place.store, "file", options=AddOptions(form="sqfs"))
-    digest = json.loads((place.store / "file/image.json").read_text())["digest"]
-    place.build = replace(place.build, base="file", base_digest=digest)
-    image = place.publish()
-    about = json.loads((image / "image.json").read_text())
-    assert (about["format"], about["layer"]) == ("sqfs", "/opt/carme/layer")
-    listed = subprocess.run(
-        ["unsquashfs", "-l", image / "image.sqsh"], capture_output=True, text=True, check=True
-    ).stdout
-    assert f"/opt/carme/layer/{SITE}/rich.py\n" in listed
-    assert "/usr/bin/tool\n" in listed
-    assert "image.json" not in listed
-    read = read_image(image)
-    assert (read.format, read.layers) == ("sqfs", ("/opt/carme/layer",))
-    assert pinned(read).path == f"{image.resolve()}/image.sqsh"
-    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
-    other = place.store / "file/image.sqsh"
-    other.chmod(0o644)
-    with other.open("ab") as file:
-        file.write(b"x")
-    place.build = replace(place.build, name="other")
-    (place.layer / SITE / "rich.py").write_text("VERSION = '16.0'\n")
-    with pytest.raises(ContainerError, match="not the file that was added"):
-        place.publish()
-
-
 def test_the_same_packages_on_the_same_base_are_the_same_image(place: Place) -> None:
     first = place.publish().resolve()
     (place.store / "tools").unlink()
@@ -266,4 +230,157 @@ def test_a_program_that_its_user_stops_holds_nobody_up(place: Place, monkeypatch
     monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "yes wrong | head -c 300000 >&2; kill -STOP $$", "tar"))
     with pytest.raises(ContainerError, match="more than"):
         place.publish(bounds=Bounds(seconds=1.0))
+    monkeypatch.setattr(taking, "_SILENT", 0.5)
+    with pytest.raises(ContainerUnavailable, match="stands still: nothing has come"):
+        place.publish()
+    # Stopped between its last byte and its end, where nobody reads from it any more.
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "exec >&- 2>&-; kill -STOP $$", "tar"))
+    with pytest.raises(ContainerUnavailable, match="does not end"):
+        place.publish()
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "while echo slow; do sleep 0.1; done", "tar"))
+    monkeypatch.setattr(taking, "_GRACE", 0.5)
+    with pytest.raises(ContainerUnavailable, match="is too slow: 0 MiB in"):
+        place.publish()
     assert place.is_clean()
+
+
+def test_a_full_disk_while_it_is_taken_ends_a_program_that_its_user_has_stopped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "_TAR", ("sh", "-c", "head -c 100000 /dev/zero; kill -STOP $$", "tar"))
+    place.give()
+    with pytest.raises(OSError, match="No space left"):
+        place.publish(bounds=BoundsOfAFullDisk())
+
+
+class BoundsOfAFullDisk(Bounds):
+    """Where the first bytes are counted, they cannot be written."""
+
+    def check_size(self, size: int, what: str) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_user_whom_the_directory_does_not_name_now_is_no_fault_of_the_image(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_user: str) -> Any:
+        raise KeyError
+
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=silent))
+    with pytest.raises(ContainerUnavailable, match="or its directory does not answer"):
+        place.publish()
+    place.store.rename(place.store.with_name("away"))
+    with pytest.raises(ContainerUnavailable, match="cannot be used"):
+        publish(place.build, place.store, PublishOptions())
+    place.store.mkdir(mode=0o755)
+    with pytest.raises(ContainerUnavailable, match="is not in"):
+        publish(place.build, place.store, PublishOptions())
+
+
+def prepared(place: Place) -> Prepared:
+    place.give()
+    return prepare(place.build, place.store, PublishOptions())
+
+
+def test_what_waits_for_an_administrator_has_no_name_and_nobody_else_can_read_it(place: Place) -> None:
+    made = prepared(place)
+    assert list(made.packages) == ["python rich 14.0"]
+    assert place.is_clean(), "no name, and nothing among the images"
+    assert stat.S_IMODE(made.folder.parent.stat().st_mode) == 0o700
+    [parts] = (place.store / ".parts").iterdir()
+    assert stat.S_IMODE(parts.stat().st_mode) == 0o600
+    assert prepared(place) == made
+    image = publish(place.build, place.store, PublishOptions(), expect=made.digest)
+    assert (image / "opt/carme/layer" / SITE / "rich.py").is_file()
+    assert not made.folder.exists()
+    assert stat.S_IMODE(parts.stat().st_mode) == 0o644
+    assert list(check_image_files(StoreFolder(place.store), image.resolve())) == []
+
+
+def test_what_has_waited_for_days_is_scanned_again(place: Place) -> None:
+    made = prepared(place)
+    options = PublishOptions(scan=("/bin/sh", "-c", "grep -q pkg:pypi/rich@14.0 && echo CVE-2027-1; exit 1"))
+    with pytest.raises(NotAllowed, match="CVE-2027-1"):
+        publish(place.build, place.store, options, expect=made.digest)
+    assert place.is_clean()
+
+
+def test_what_waits_no_more_is_removed(place: Place) -> None:
+    made = prepared(place)
+    remove_waiting(place.store, [made.digest])
+    assert made.folder.exists()
+    remove_waiting(place.store, [])
+    assert not made.folder.exists()
+    assert not list((place.store / ".parts").iterdir())
+
+
+def test_while_it_is_made_nobody_else_can_read_it(place: Place) -> None:
+    work = place.store / ".adding-tools"
+    command = ("/bin/sh", "-c", f"stat --format='%a %U' {work}; ls -d $0")
+    image = place.publish(scan=command)
+    [said] = [each for each in place.said if each.startswith("Scanned")]
+    assert said.split()[1] in ("710", "700"), said
+    assert stat.S_IMODE(image.resolve().stat().st_mode) == 0o755
+
+
+def test_one_who_is_not_root_reads_no_files_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(pw_uid=4712, pw_gid=4712, pw_dir=str(place.home))
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=lambda _: other))
+    monkeypatch.setattr(taking.os, "geteuid", lambda: 4711)
+    with pytest.raises(ContainerUnavailable, match="only root can read"):
+        taking.take("nobody", ID, place.home / "x.tar", Bounds())
+
+
+def test_what_a_user_may_not_build_is_not_published_either(place: Place) -> None:
+    with (place.layer / SITE / "sparse").open("wb") as file:
+        file.truncate(200 << 20)
+    with pytest.raises(ContainerError, match="has more than"):
+        place.publish(layer_bytes=1 << 20)
+    assert place.is_clean()
+
+
+def test_a_file_that_takes_hours_to_compile_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_for_hours(_tree: Path, steps: Steps) -> None:
+        steps.run(["sleep", "30"])
+
+    monkeypatch.setattr(publishing, "compile_python", compile_for_hours)
+    monkeypatch.setattr(publishing, "_COMPILE", 0.5)
+    with pytest.raises(ContainerError, match="it took more than"):
+        place.publish()
+    assert place.is_clean()
+
+
+def test_what_a_scan_prints_is_shown_as_one_line_that_moves_no_cursor(place: Place) -> None:
+    with pytest.raises(NotAllowed) as error:
+        place.publish(scan=("/bin/sh", "-c", r"printf '\033[2Jwiped\n'; exit 1"))
+    assert str(error.value) == "the scan refuses it: \\x1b[2Jwiped"
+
+
+def test_other_files_than_those_that_were_looked_at_are_not_published(place: Place) -> None:
+    made = prepared(place)
+    (place.layer / SITE / "rich.py").write_text("import evil\n")
+    with pytest.raises(ContentChanged, match=made.digest):
+        publish(place.build, place.store, PublishOptions(), expect=made.digest)
+    assert place.is_clean()
+
+
+def test_a_name_that_an_earlier_run_has_set_is_that_image_and_is_not_taken_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = place.publish()
+    known = published_before(place.build, place.store)
+    assert known is not None
+    monkeypatch.setattr(taking, "_TAR", ("false",))
+    assert publish(place.build, place.store, PublishOptions(), expect=known.digest) == image
+    other = replace(place.build, id="22222222-2222-4222-8222-222222222222")
+    assert published_before(other, place.store) is None
+    with pytest.raises(ContainerError, match="exists already"):
+        publish(other, place.store, PublishOptions())
+
+
+def test_a_link_whose_name_is_no_utf8_is_said_in_words_that_can_be_sent(place: Place) -> None:
+    (place.layer / SITE / os.fsdecode(b"\xff\n\xe2\x80\xae")).symlink_to("../../../../../etc/passwd")
+    with pytest.raises(ContainerError, match="lead out") as error:
+        place.publish()
+    assert "/\\udcff\\n\\u202e ->" in str(error.value)
+    str(error.value).encode()

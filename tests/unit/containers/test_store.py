@@ -12,6 +12,10 @@ import pytest
 
 from carme_hub.containers.images import read_image
 from carme_hub.containers.store import add_image
+from carme_hub.containers.store.bounds import Bounds
+from carme_hub.containers.store.process import Steps
+from carme_hub.containers.store.source import Source
+from carme_hub.containers.store.unpack import unpack_file
 from carme_hub.errors import ContainerError
 
 
@@ -39,6 +43,21 @@ def there(store: Path) -> list[str]:
     assert not list(store.glob(".adding*"))
     assert len(list(store.glob(".digests/*"))) == len(names)
     return names
+
+
+def test_a_link_in_the_place_of_the_copy_is_not_followed(open_path: Path, system: Path) -> None:
+    work, victim = open_path / "work", open_path / "victim"
+    work.mkdir()
+    victim.write_text("of the host")
+    (work / "archive").symlink_to(victim)  # the account that unpacks may write there, and so may all that runs as it
+    tree = work / "tree"
+    tree.mkdir()
+    steps = Steps(work, Bounds())
+    steps.give(work, tree)
+    open_path.joinpath("work").chmod(0o755)
+    unpack_file(Source("tar", str(packed(system, "tar"))), tree, steps)
+    assert victim.read_text() == "of the host"
+    assert (tree / "usr/bin/su").exists()
 
 
 def packed(system: Path, kind: str) -> Path:

@@ -121,7 +121,7 @@ async def test_a_home_is_looked_up_once_and_not_in_the_hubs_thread(monkeypatch: 
     [
         ({"path": "home", "reader": "xfs"}, "absolute path"),
         ({"path": "/home/{user}", "reader": "afs"}, "reader is one of"),
-        ({"path": "/home/{user}", "reader": "quota", "of": "project"}, "of is one of user, group"),
+        ({"path": "/home/{user}", "reader": "btrfs", "of": "user"}, "of is one of project"),
         ({"path": "/home/{user}", "reader": "xfs", "prefix": "sudo"}, "list of words"),
         ({"path": "/home/{name}", "reader": "xfs"}, "all that can stand in braces"),
         ({"path": "/home/{user.x}", "reader": "xfs"}, "all that can stand in braces"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import stat
@@ -128,7 +129,8 @@ def moved_in(data: Path, name: str, owner: str, mode: int) -> Path:
     file = data / name
     file.write_text("moved")
     for attribute in os.listxattr(file):
-        os.removexattr(file, attribute)
+        with contextlib.suppress(OSError):  # an ACL of NFS version 4 cannot be removed; the mode limits it
+            os.removexattr(file, attribute)
     file.chmod(mode)
     if AS_ROOT:
         os.chown(file, PEOPLE[owner], PEOPLE[owner])
@@ -272,7 +274,7 @@ def test_a_second_file_that_others_could_have_written_is_not_loaded(program: Pro
     assert "writable by root only" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["carme-folders", "carme-folders-tree"])
+@pytest.mark.parametrize("name", ["carme-folders", "carme-folders-acls", "carme-folders-tree"])
 def test_the_program_runs_on_the_python_of_an_older_system(name: str) -> None:
     ast.parse((share_folder() / "libexec" / name).read_text(), feature_version=(3, 8))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from rig.folder_program import AS_ROOT, GROUP_ID, ID, OTHERS, PEOPLE, Program, may
@@ -253,3 +256,123 @@ def test_a_folder_that_is_not_roots_is_left_alone(program: Program) -> None:
     assert program.refused("make") == "not-ours"
     (program.root / ID / "data").symlink_to("/etc")
     assert program.refused("grant", "ann", "rw") in ("system", "not-ours")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"project_ids": {"projects": 0}},
+        {"project_ids": {"projects": -1}},
+        {"project_ids": {"projects": True}},
+        {"project_ids": {"projects": "500000"}},
+        {"project_ids": {"projects": 1 << 31}},
+        {"project_ids": {"elsewhere": 500_000}},
+        {"project_ids": [500_000]},
+        {"project_ids": None},
+        {"nfs4_domain": "example.org\n"},
+        {"nfs4_domain": "@example.org"},
+        {"nfs4_domain": 5},
+        {"nfs4_domain": "a" * 300},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(program: Program, more: dict[str, object]) -> None:
+    settings = json.loads(program.settings.read_text())
+    program.settings.write_text(json.dumps({**settings, **more}))
+    assert program.refused("make") == "settings"
+    assert list(program.root.iterdir()) == []
+
+
+class FileSystemWithProjects:
+    """ioctl(2) of a file system with project ids, which what is made in a folder gets by itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tree: ModuleType, ids: Path) -> None:
+        self.tree, self.ids = tree, ids  # a folder with a file for each: each call is a process of its own
+        ids.mkdir()
+        monkeypatch.setattr(tree.fcntl, "ioctl", self.ioctl)
+
+    def ioctl(self, entry: int, number: int, value: bytearray | bytes) -> None:
+        fields, inode = self.tree.FLAGS, os.fstat(entry).st_ino
+        if number == self.tree.SET_FLAGS:
+            flags, _, _, project, _ = fields.unpack(value)
+            assert flags & self.tree.PROJECT_INHERITED
+            (self.ids / str(inode)).write_text(str(project))
+        else:
+            files = [self.ids / str(each) for each in (inode, os.stat("..", dir_fd=entry).st_ino)]
+            project = next((int(file.read_text()) for file in files if file.exists()), 0)
+            fields.pack_into(value, 0, 0, 0, 0, project, 0)
+
+
+def test_each_folder_is_counted_apart_by_a_number_of_its_own(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Real ones on XFS: tests/cluster/sandbox/test_folders_counted_apart.py.
+    FileSystemWithProjects(monkeypatch, program.tree, program.place / "ids")
+    settings = json.loads(program.settings.read_text())
+    program.settings.write_text(json.dumps({**settings, "project_ids": {"projects": 500_000}}))
+    other, third = "ba9876543210", "ffffffffffff"
+    found = [program.call("make", "projects", id)[1]["project"] for id in (ID, other, third, ID)]
+    assert found == [500_000, 500_001, 500_002, 500_000]
+    inodes = [each.stat().st_ino for each in (program.root / other, program.root / other / "data")]
+    program.call("remove", "projects", other)
+    for inode in inodes:
+        (program.place / "ids" / str(inode)).unlink(missing_ok=True)
+    assert program.call("make", "projects", other)[1]["project"] == 500_003
+    assert {each["id"]: each["project"] for each in program.call("list", "projects")[1]} == {
+        ID: 500_000,
+        third: 500_002,
+        other: 500_003,
+    }
+
+
+def test_a_file_system_without_project_ids_is_told(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ioctl(*_: object) -> None:
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(program.tree.fcntl, "ioctl", ioctl)
+    settings = json.loads(program.settings.read_text())
+    program.settings.write_text(json.dumps({**settings, "project_ids": {"projects": 500_000}}))
+    status, answer = program.call("make", "projects", ID)
+    assert (status, answer["reason"]) == (2, "settings")
+    assert "take project_ids out of the settings" in answer["error"]
+    assert not may(program, "ann", program.root / ID, 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\0",
+        b"\0\0\0\1",
+        b"\xff\xff\xff\xff",
+        struct.pack(">IIIII", 1, 0, 0, 1, 0xFFFFFFFF),
+        struct.pack(">IIIII", 2, 0, 0, 1, 4) + b"6300",
+        struct.pack(">I", 1) + b"0123456789",
+    ],
+)
+def test_a_list_of_nfs_version_4_that_is_cut_off_is_an_error_and_nobodys_right(
+    program: Program, monkeypatch: pytest.MonkeyPatch, raw: bytes
+) -> None:
+    acls, real = program.module.ACLS, os.getxattr
+
+    def getxattr(path: str, name: str) -> bytes:
+        if name == acls.NFS4:
+            return raw
+        if name in (acls.ACCESS, acls.DEFAULT):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, name)
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    handle = os.open(program.root, os.O_RDONLY)
+    with pytest.raises(OSError, match="is not understood"):
+        acls.acl_of(handle)
+    os.close(handle)
+    assert program.refused("make") == "system"
+    assert list(program.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", [b"\xff\xfe", b"root@\n", b"0", b"-1", b"99999999999", b"\xd9\xa3", b"ann@"])
+def test_a_strange_principal_is_nobody_here(program: Program, who: bytes) -> None:
+    acls = program.module.ACLS
+    acls.DOMAIN = "example.org"
+    name = who.decode("utf-8", "backslashreplace")
+    assert acls.number_of(name) in (None, 0)
+    found = acls.of_entries([(acls.ALLOW, 0, 0x27, name)], acls.ACCESS)
+    assert (found.other, found.group) == (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -124,7 +125,8 @@ def test_a_program_that_runs_with_its_owners_rights_is_opened_to_nobody(program:
     data = program.shared()
     (data / "program").write_text("x")
     for name in os.listxattr(data / "program"):
-        os.removexattr(data / "program", name)
+        with contextlib.suppress(OSError):  # of NFS version 4; the mode below is enough
+            os.removexattr(data / "program", name)
     if AS_ROOT:
         os.chown(data / "program", PEOPLE["ann"], PEOPLE["ann"])
     (data / "program").chmod(0o4700)
@@ -157,7 +159,8 @@ def test_an_act_that_comes_late_is_not_done_any_more(program: Program, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("nfs4", "NFS version 4"), ("nfs", "without POSIX ACLs"), ("fuse.sshfs", "(fuse.sshfs)")]
+    ("kind", "said"),
+    [("nfs4", "its server has no ACLs"), ("nfs", "without POSIX ACLs"), ("fuse.sshfs", "(fuse.sshfs)")],
 )
 def test_the_kind_of_a_file_system_without_acls_is_told(
     program: Program, monkeypatch: pytest.MonkeyPatch, kind: str, said: str

@@ -16,6 +16,7 @@ from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.images.builds import Build, BuildState
 from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
 from carme_hub.domain.images.start_times import Held
 from carme_hub.domain.sessions.session import Request, Session, SessionState
@@ -148,6 +149,11 @@ def test_only_the_newest_starts_of_an_image_are_kept(hub: Hub) -> None:
     assert hub.store.starts(["other"]) == {}
 
 
+def spawner_of(user: Any, *images: Image) -> Any:
+    """Return what is used of a spawner whose site lists these images, and starts containers by bubblewrap."""
+    return SimpleNamespace(user=user, site_images=lambda: images, site=lambda: Site(Bubblewrap()))
+
+
 async def test_a_session_gets_what_its_user_is_offered_and_keeps_it_when_it_is_retired(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +162,7 @@ async def test_a_session_gets_what_its_user_is_offered_and_keeps_it_when_it_is_r
     hub.store.retire("torch", Retirement(500.0, "old", "root", 1.0))
     monkeypatch.setattr(of_sessions, "site_for", lambda *_: Site(Bubblewrap()))
     user = SimpleNamespace(name="alice", groups=[SimpleNamespace(name="course")])
-    site = lambda: Site(Bubblewrap())  # noqa: E731
-    spawner: Any = SimpleNamespace(user=user, site_images=lambda: (Image("base", "/x"),), site=site)
+    spawner = spawner_of(user, Image("base", "/x"))
     context: Any = SimpleNamespace(images=hub.images)
     image, _ = await of_sessions.image_and_site(context, spawner, None, "torch")  # type: ignore[arg-type]
     assert image.path.startswith("/local/sha256-1")
@@ -174,9 +179,38 @@ async def test_the_form_has_the_administrators_list_first_and_the_date_of_what_i
     hub.store.retire("base", Retirement(90_000.0, "old", "root", 1.0))
     hub.store.put([TORCH, CatalogueImage("base", "/x", listed=True), replace(TORCH, name="file", form="sqfs")], 1.0)
     hub.store.offer("file", Offer(To.EVERYBODY, "", "root", 1.0))
-    spawner: Any = SimpleNamespace(user=SimpleNamespace(name="bob"), site_images=lambda: (Image("base", "/x"),))
-    spawner.site = lambda: Site(Bubblewrap())
+    spawner = spawner_of(SimpleNamespace(name="bob"), Image("base", "/x"))
     context: Any = SimpleNamespace(images=hub.images)
     found = await of_sessions.form_images(context, spawner, [], 1000.0)
     assert list(found.images) == ["base", "torch"], "no file, which bubblewrap does not start"
     assert found.images["base"].startswith("not offered from ")
+
+
+async def test_nobody_starts_with_an_own_image_on_top_of_a_retired_one(hub: Hub) -> None:
+    hub.store.put([TORCH], 1.0)
+    hub.store.offer("torch", Offer(To.EVERYBODY, "", "ada", 1.0))
+    build = Build("11111111-1111-4111-8111-111111111111", "bob", "tools", "torch", DIGEST, state=BuildState.READY)
+    hub.images.builds.add(build)
+    spawner = spawner_of(SimpleNamespace(name="bob"))
+    context: Any = SimpleNamespace(images=hub.images)
+
+    async def offered() -> dict[str, str]:
+        hub.images.look_again()
+        return (await of_sessions.form_images(context, spawner, [], hub.now)).images
+
+    assert (await offered())["tools"] == "your own, on top of torch"
+    hub.store.retire("torch", Retirement(90_000.0, "old", "ada", 1.0))
+    assert "your own, on top of torch (not offered from" in (await offered())["tools"]
+    hub.now = 90_001.0
+    assert await offered() == {}
+
+
+async def test_the_form_says_which_image_another_user_has_built(hub: Hub) -> None:
+    made = replace(TORCH, name="made", source="layer:x of alice on it", description="Official torch", by="alice")
+    hub.store.put([made, TORCH], 1.0)
+    for name in ("made", "torch"):
+        hub.store.offer(name, Offer(To.EVERYBODY, "", "ada", 1.0))
+    spawner = spawner_of(SimpleNamespace(name="bob"))
+    context: Any = SimpleNamespace(images=hub.images)
+    found = await of_sessions.form_images(context, spawner, [], 1000.0)
+    assert found.images == {"made": "Official torch (built by alice)", "torch": ""}

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from carme_hub.cli.nodes.install_images import prolog_text
+from carme_hub.containers.store.bounds import Bounds
+from carme_hub.node.images.store import SETTINGS
 
 PROGRAM = Path(__file__).parents[3] / "carme_hub" / "node" / "images" / "store.py"
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -190,6 +192,10 @@ def test_bounds_of_room_files_and_time_hold(node: Node) -> None:
     assert not node.leftovers()
     node.settings = {"room_gib": "lots"}
     assert "is a whole number" in node.run("pull", DIGEST).stderr
+
+
+def test_a_node_takes_as_many_files_as_the_store() -> None:
+    assert int(SETTINGS["images"]["files"]) >= Bounds().files
 
 
 def test_digests_that_are_none_lead_nowhere(node: Node) -> None:

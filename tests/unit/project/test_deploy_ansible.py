@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import logging
 import re
@@ -11,11 +12,16 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import Environment, StrictUndefined
 from rig import real_site
 from rig.deploy_tools import DEPLOY, ansible
 
 import carme_hub
+from carme_hub.cli.doctor.images import PROGRAMS
 from carme_hub.cli.setup.questions import TEXTS
+from carme_hub.node.images.store import read_settings
+from carme_hub.paths import share_folder
+from carme_hub.spawners.staging.programs import MAIN
 
 FOLDER = DEPLOY / "ansible"
 ROLES = ("hub", "controller", "node")
@@ -123,6 +129,58 @@ def test_packages_are_those_of_the_docs() -> None:
     assert set(load("hub", "vars/Debian.yml")["hub_packages"]) == real_site.packages("hub")
     of_node = load("node", "vars/Debian.yml")["node_packages"]
     assert {*of_node["python"], *of_node["bubblewrap"]} == real_site.packages("nodes")
+
+
+def test_what_adds_images_is_what_the_doctor_looks_for() -> None:
+    for system in ("Debian", "RedHat"):
+        packages = load("hub", f"vars/{system}.yml")
+        assert {*packages["hub_packages"], *packages["hub_image_packages"]} >= set(PROGRAMS.values())
+
+
+@pytest.mark.parametrize(
+    ("parts", "prolog", "epilog"),
+    [
+        (["scratch"], "carme-stage-prolog", True),
+        (["images"], "carme-image-prolog", False),
+        (["scratch", "images"], "carme-*-prolog", True),
+    ],
+)
+def test_slurms_prolog_is_that_of_what_nodes_have(parts: list[str], prolog: str, epilog: bool) -> None:
+    found = load("controller", "vars/main.yml")
+    environment = Environment(undefined=StrictUndefined)
+    environment.filters["combine"] = lambda one, other: {**one, **other}
+    values: dict[str, Any] = {"controller_node_parts": parts, "controller_programs": "/opt/node"}
+    values["controller_prolog"] = environment.from_string(found["controller_prolog"]).render(values).strip()
+    settings = environment.from_string(found["controller_prolog_settings"])
+    wanted = {"Prolog": f"/opt/node/{prolog}"} | ({"Epilog": "/opt/node/carme-stage-epilog"} if epilog else {})
+    assert ast.literal_eval(settings.render(values)) == wanted
+    assert ast.literal_eval(settings.render({**values, "controller_programs": ""})) == {}
+
+
+@pytest.mark.parametrize(("part", "program"), [("scratch", MAIN), ("images", "carme-node-images")])
+def test_units_of_nodes_call_the_programs_where_the_role_puts_them(part: str, program: str) -> None:
+    names = {"scratch": "carme-stage-out", "images": "carme-node-images"}
+    unit = (share_folder() / "systemd" / f"{names[part]}.service").read_text()
+    assert f"\nExecStart=/opt/carme-hub/node/{program} " in unit, "the role replaces that folder"
+    text = (FOLDER / "roles/node/tasks" / f"{part}.yml").read_text()
+    assert "replace('/opt/carme-hub/node/', node_programs ~ '/')" in text
+    assert f"loop: [{names[part]}.service, {names[part]}.timer]" in text
+
+
+def test_settings_of_images_are_what_the_program_of_nodes_reads(tmp_path: Path) -> None:
+    (task,) = [each for each in tasks("node") if each["name"] == "Write the settings of images"]
+    text = task["ansible.builtin.copy"]["content"]
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True)
+    values = {"node_image_stores": ["/srv/images", "/srv/more"], "node_images": "/local/images"}
+    values |= {"node_image_settings": {"room_gib": 500}, "node_images_url": "https://hub/services/images/"}
+    values["node_images_ca_file"] = ""
+    for token in ("", "secret"):
+        (tmp_path / "conf").write_text(environment.from_string(text).render({**values, "node_images_token": token}))
+        found = read_settings(str(tmp_path / "conf"), True)
+        assert (found["images"]["stores"], found["images"]["room_gib"]) == ("/srv/images /srv/more", "500")
+        assert found["images"]["into"] == "/local/images"
+        assert found["service"]["url"] == (values["node_images_url"] if token else "")
+        assert "secret" not in (tmp_path / "conf").read_text()
 
 
 def test_settings_and_user_are_those_of_the_docs() -> None:

@@ -13,6 +13,8 @@ import yaml
 from rig import real_site
 from rig.deploy_tools import DEPLOY
 
+from carme_hub.cli.setup.plan import timer
+
 FOLDER = DEPLOY / "packages"
 SHARE = DEPLOY.parent / "share/carme_hub"
 PAGE = DEPLOY.parent / "docs/howto/packages.md"
@@ -58,6 +60,13 @@ def test_the_user_of_all_packages_is_that_of_the_docs() -> None:
     assert f"number={number[1]}\n" in (FOLDER / "debian/postinst").read_text()
     assert f"--uid {number[1]} " in (FOLDER / "rpm/carme-hub.spec").read_text()
     assert real_site.hub_user() in (FOLDER / "container/Containerfile").read_text()
+
+
+def test_a_removal_ends_what_setup_lets_start() -> None:
+    for name in ("debian/prerm", "rpm/carme-hub.spec"):
+        script = (FOLDER / name).read_text()
+        assert f"systemctl disable --now {timer('carme-hub')} " in script, name
+        assert "systemctl disable --now carme-hub.service carme-hub-proxy.service " in script, name
 
 
 def test_every_helper_is_in_the_image_and_the_containers_share_what_the_page_says() -> None:

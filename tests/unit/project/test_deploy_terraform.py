@@ -18,6 +18,7 @@ from rig.deploy_tools import DEPLOY, cloud_config_schema, terraform
 
 import carme_hub
 from carme_hub.cli.setup.questions import TEXTS
+from carme_hub.spawners.staging.programs import node_texts
 
 FOLDER = DEPLOY / "terraform"
 MODULE = FOLDER / "cloud-init"
@@ -45,7 +46,7 @@ GIVEN = {
     "host": "hub.example.org",
     "users": USERS,
     "hub_package": "carme-hub",
-    "answers": {"quotas": "yes"},
+    "answers": {"quotas": "yes", "folders": "/shared/folders", "scratch": "/scratch"},
     "node_commands": "echo driver",
 }
 
@@ -194,12 +195,44 @@ def test_rendered_files_fit_the_cluster(user_data: dict[str, str] | None) -> Non
     answers = yaml.safe_load(hub["/etc/carme/answers.yaml"])
     assert set(answers) <= set(TEXTS)
     assert answers["quotas"] == "yes"
+    assert (answers["image_store"], answers["folders"], answers["scratch"]) == (
+        *("/shared/images", "/shared/folders"),
+        "/scratch",
+    )
     assert hub["/etc/carme/passwords"] == "alice:$6$salt$hash\nbob:!\n"
     others = [text for name, text in user_data.items() if name != "hub"]
     assert all("$6$salt" not in text for text in others)
     exports = controller["/etc/carme/exports"].splitlines()
     assert exports[-1].split()[0] == "/etc/munge"
     assert all(re.search(r"\(ro,no_root_squash", each) for each in exports[-1].split()[1:])
+
+
+def test_rendered_machines_have_what_the_answers_ask_for(user_data: dict[str, str] | None) -> None:
+    if user_data is None:
+        return
+    first_boot = {name: contents(text)["/usr/local/sbin/carme-first-boot"] for name, text in user_data.items()}
+    controller, node = contents(user_data["controller"]), contents(user_data["carme-node-001"])
+    programs = "/shared/node/libexec"
+    assert (
+        f"Prolog={programs}/carme-stage-prolog\nEpilog={programs}/carme-stage-epilog\n"
+        in (controller["/etc/carme/slurm.conf"])
+    )
+    assert "install -d -m 755 /shared/folders\n" in first_boot["controller"]
+    for name in ("hub", *GIVEN["nodes"]):  # type: ignore[misc]
+        assert "mount_with_acls carme-controller /shared/folders\n" in first_boot[name], name
+    assert f"carme-hub staging install {programs}\n" in first_boot["hub"]
+    assert """echo '{"root": "/scratch"}' >/shared/node/etc/carme-stage-out.json""" in first_boot["hub"]
+    assert f"ExecStart={programs}/carme-stage-out sweep\n" in node["/etc/systemd/system/carme-stage-out.service"]
+    assert "systemctl enable --now carme-stage-out.timer\n" in first_boot["carme-node-001"]
+    assert {"rclone", "fuse3"} <= set(yaml.safe_load(user_data["carme-node-001"])["packages"])
+    assert {"skopeo", "umoci", "squashfs-tools", "bubblewrap"} <= set(yaml.safe_load(user_data["hub"])["packages"])
+
+
+def test_the_programs_of_nodes_are_whole_when_the_last_one_is_there(tmp_path: Path) -> None:
+    """Nodes wait for it before slurmd starts."""
+    waited = re.search(r"until \[ -x /shared/node/libexec/([\w-]+) \]", (FILES / "node.sh.tftpl").read_text())
+    assert waited is not None
+    assert list(node_texts(tmp_path))[-1] == waited[1]
 
 
 def contents(text: str) -> dict[str, Any]:

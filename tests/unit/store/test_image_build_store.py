@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import Engine
 
 from carme_hub.domain.cluster.reasons import end_sentence
-from carme_hub.domain.images.builds import Build, BuildState, CannotBuild, Wanted
+from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
 from carme_hub.domain.images.offers import CatalogueImage, Offer, To
+from carme_hub.domain.images.wanted import Wanted
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.images.builds import BuildStore
 from carme_hub.store.images.catalogue import ImageStore
+from carme_hub.store.images.tables import image_build
 from carme_hub.store.sessions import SessionStore
 
 
@@ -96,3 +98,27 @@ def test_what_is_wanted_is_kept_and_forgotten(engine: Engine) -> None:
     assert builds.builds(1.0, "alice") == [replace(one, published="tools")]
     assert not builds.change(one.id, BuildState.BUILDING, used=1.0)
     assert builds.builds(1.0, "bob") == []
+
+
+def test_what_is_wanted_is_changed_only_as_it_was_looked_at(engine: Engine) -> None:
+    builds, one = BuildStore(engine, "lab"), build(state=BuildState.READY)
+    builds.add(one)
+    first = Wanted(Offer(To.GROUP, "ml", "alice", 5.0))
+    assert builds.change_wanted(one.id, None, first)
+    later = first.put_off("the disk is full", 10.0)
+    assert builds.change_wanted(one.id, first, later)
+    assert not builds.change_wanted(one.id, first, None), "it is something else meanwhile"
+    assert builds.builds(1.0)[0].wanted == later
+    assert builds.change_wanted(one.id, later, None)
+    builds.change(one.id, state=BuildState.REMOVED)
+    assert not builds.change_wanted(one.id, None, first)
+
+
+def test_offers_of_an_earlier_release_are_read_and_names_that_are_no_utf8_can_be_shown(engine: Engine) -> None:
+    builds, one = BuildStore(engine, "lab"), build(state=BuildState.READY)
+    builds.add(one)
+    old = {"to": "group", "name": "ml", "by": "alice", "at": 5.0, "allowed": "", "problem": "/x\udcff leads out"}
+    with engine.begin() as connection:
+        connection.execute(image_build.update().values(wanted=old))
+    [found] = builds.builds(1.0)
+    assert found.wanted == Wanted(Offer(To.GROUP, "ml", "alice", 5.0), problem="/x\\udcff leads out")

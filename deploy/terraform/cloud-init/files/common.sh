@@ -64,3 +64,13 @@ mount_from() {
     systemctl enable munge
     systemctl restart munge
 }
+
+# mount_with_acls CONTROLLER FOLDER: by version 3 of NFS, whose clients have POSIX ACLs; those of version 4 have not.
+mount_with_acls() {
+    grep -q " $2 nfs " /etc/fstab || echo "$1:$2 $2 nfs vers=3,_netdev,nofail 0 0" >>/etc/fstab
+    mkdir -p "$2"
+    until mountpoint -q "$2" || mount -t nfs -o vers=3 "$1:$2" "$2"; do
+        say "waiting for $2 of $1"
+        sleep 5
+    done
+}

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from jupyterhub.app import JupyterHub
 from traitlets.config import Config
 
 from carme_hub.cli.doctor import folders
@@ -25,7 +26,7 @@ class Machine:
         self.program, self.settings = place / "libexec" / "carme-folders", place / "etc" / "carme-folders.json"
         for folder in ("libexec", "etc", "root"):
             (place / folder).mkdir(mode=0o755)
-        for name in ("carme-folders", "carme-folders-tree"):
+        for name in ("carme-folders", "carme-folders-acls", "carme-folders-tree"):
             shutil.copyfile(share_folder() / "libexec" / name, place / "libexec" / name)
             (place / "libexec" / name).chmod(0o755)
         self.root, self.sudo = place / "root", place / "sudo"
@@ -98,6 +99,12 @@ def faults(machine: Machine, fault: str) -> None:
             machine.config.CarmeFolders.roots = {"projects": "/srv/elsewhere"}
         case "no rule":
             machine.write_sudo("echo 'sudo: a password is required' >&2; exit 1")
+        case "a quota":
+            machine.config.CarmeFolders.disk_quotas = {"projects": {"reader": "afs"}}
+        case "no numbers":
+            machine.config.CarmeFolders.disk_quotas = {"projects": {"reader": "lustre"}}
+        case "no third file":
+            machine.program.with_name("carme-folders-acls").unlink()
         case "no way":
             machine.root.chmod(0o700)
         case "no acls":
@@ -119,6 +126,9 @@ def faults(machine: Machine, fault: str) -> None:
         ("writable settings", folders.ROOTS, "others than root can write it"),
         ("other roots", folders.ROOTS, "has other roots"),
         ("no rule", folders.COMMAND, "a password is required"),
+        ("no third file", folders.COMMAND, "is not on this machine"),
+        ("a quota", folders.QUOTAS, "reader is one of"),
+        ("no numbers", folders.QUOTAS, "has no project_ids for projects"),
         ("no way", folders.ROOTS, "chmod o+x"),
         ("no acls", folders.ROOTS, "NFS version 4"),
     ],
@@ -128,6 +138,26 @@ def test_each_fault_is_named_with_what_to_do(machine: Machine, fault: str, setti
     found = [one for one in machine.found() if one.setting == setting]
     assert any(said in one.why for one in found), machine.found()
     assert all(one.level is Level.UNSAFE and one.mend for one in found)
+
+
+@pytest.mark.parametrize(
+    ("hub", "own", "said"),
+    [
+        ({"hub_ip": "10.0.0.1", "bind_url": "http://127.0.0.1:8000"}, {}, "the proxy listens on 127.0.0.1 alone"),
+        ({"hub_ip": "10.0.0.1"}, {"url": "http://127.0.0.1/services/folders/"}, "is the node itself"),
+        ({"hub_ip": "10.0.0.1"}, {}, "travel unencrypted"),
+        ({"hub_ip": "10.0.0.1", "public_url": "https://hub.example.org/"}, {}, ""),
+        ({"hub_ip": "127.0.0.1"}, {}, ""),
+    ],
+)
+def test_an_address_that_jobs_do_not_reach_is_named(
+    machine: Machine, hub: dict[str, str], own: dict[str, str], said: str
+) -> None:
+    machine.config.CarmeFolders.merge(Config(own))
+    machine.config.JupyterHub.merge(Config(hub))
+    found = list(folders.check_jobs(JupyterHub(config=machine.config), machine.config))
+    assert [one.setting for one in found] == (["CarmeFolders.url"] if said else [])
+    assert all(said in one.why and one.mend for one in found)
 
 
 def test_a_program_without_an_answer_is_unknown(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

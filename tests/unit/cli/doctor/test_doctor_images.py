@@ -111,3 +111,16 @@ def test_copies_on_nodes_need_a_prolog_that_makes_them() -> None:
         assert list(images.check_prolog(config, {name: "/etc/slurm/prolog.d/*"})) == []
     [found] = images.check_prolog(config, {"Prolog": "(null)"})
     assert (found.level, found.setting) == (Level.UNSAFE, "CarmeImages.node_store")
+
+
+def test_a_prolog_that_is_seen_to_fetch_no_image_is_named(tmp_path: Path) -> None:
+    config = Config()
+    config.CarmeImages.node_store = "/var/lib/carme-images"
+    (tmp_path / "carme-stage-prolog").write_text("#!/bin/sh\nexec carme-stage-out prolog\n")
+    pattern = {"Prolog": f"{tmp_path}/carme-*-prolog"}
+    [found] = images.check_prolog(config, pattern)
+    assert (found.level, "does not call carme-image-prolog" in found.why) == (Level.UNSAFE, True)
+    (tmp_path / "carme-image-prolog").write_text("#!/bin/sh\n")
+    assert list(images.check_prolog(config, pattern)) == []
+    (tmp_path / "own").write_text("#!/bin/sh\n/opt/carme-hub/node/carme-image-prolog\n")
+    assert list(images.check_prolog(config, {"Prolog[0]": "/etc/a", "Prolog[1]": f"{tmp_path}/own"})) == []

@@ -43,6 +43,34 @@ def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: P
     assert "JupyterHub.trusted_alt_names" not in found
 
 
+def test_what_images_folders_data_and_disk_use_lack_is_named_with_its_package(bare: Path, tmp_path: Path) -> None:
+    """And nothing of it ends the doctor."""
+    store = tmp_path / "images"
+    store.mkdir()
+    more = f"""
+c.CarmeImages.stores = [{str(store)!r}]
+c.CarmeFolders.enabled = True
+c.CarmeFolders.roots = {{"projects": "/srv/folders"}}
+c.CarmeFolders.command = ["sudo", "-n", "/usr/local/libexec/carme-folders"]
+c.CarmeStaging.root = "/scratch"
+c.CarmeStaging.rclone = "/nowhere/rclone"
+c.CarmeQuotas.disk_places = [{{"path": "/home/{{user}}", "reader": "xfs", "prefix": ["sudo", "-n"]}}]
+"""
+    bare.write_text(bare.read_text() + more)
+    mends = "\n".join(
+        f"{each.why}; {each.mend}" for each in DoctorApp(config_path=str(bare), no_slurm=True).examine(bare)
+    )
+    for words in (
+        "skopeo, umoci, bwrap, unsquashfs not on this machine",
+        "apt-get install skopeo umoci bubblewrap squashfs-tools",
+        "apt-get install rclone",
+        "fuse3",
+        "the program sudo is not on this machine",
+        "install it as docs/howto/folders.md says",
+    ):
+        assert words in mends
+
+
 def test_a_path_of_an_image_that_cannot_be_looked_at_ends_nothing(bare: Path) -> None:
     bare.write_text(bare.read_text().replace("/opt/carme-hub/images/default", f"/opt/{'x' * 300}"))
     assert "is not on this machine" in examined(bare)["SlurmContainerSpawner.images"].why

@@ -10,7 +10,7 @@ import pytest
 from traitlets.config import Config
 
 from carme_hub.cli.doctor.findings import Level
-from carme_hub.cli.doctor.staging import check
+from carme_hub.cli.doctor.staging import check, check_machine
 from carme_hub.spawners.staging.programs import write_programs
 
 RCLONE = "/bin/sh"
@@ -28,7 +28,7 @@ def found(node: Path | None, root: str = "/scratch", rclone: str = RCLONE, **slu
     lines |= {"SlurmdUser": "root(0)", "PrologEpilogTimeout": "65534"}
     return {
         each.setting: each.level
-        for each in check(config, {**lines, **slurm})
+        for each in (*check_machine(config), *check(config, {**lines, **slurm}))
         if os.geteuid() == 0 or "node" not in each.setting
     }
 
@@ -52,6 +52,16 @@ def test_own_prolog_is_read_and_one_that_is_not_here_is_unknown(node: Path, tmp_
     own.write_text(f"#!/bin/sh\n{node}/carme-stage-out prolog\n")
     assert found(node, Prolog=str(own)) == {}
     assert found(node, Epilog="/only/on/nodes/epilog.sh") == {"Epilog": Level.UNKNOWN}
+
+
+def test_several_prologs_and_a_pattern_are_understood(node: Path, tmp_path: Path) -> None:
+    assert found(node, Prolog=f"{node}/carme-*-prolog") == {}
+    assert found(node, Prolog="/only/on/nodes/carme-*-prolog") == {}, "it is a pattern of ours"
+    listed = {"Prolog[0]": "/etc/slurm/prolog.sh", "Prolog[1]": f"{node}/carme-stage-prolog"}
+    assert found(node, Prolog="(null)", **listed) == {}
+    (tmp_path / "own").write_text("#!/bin/sh\n")
+    assert found(node, Prolog=f"{tmp_path}/ow*") == {"Prolog": Level.UNSAFE}
+    assert found(node, Prolog="/only/on/nodes/*") == {"Prolog": Level.UNKNOWN}
 
 
 @pytest.mark.parametrize(("seconds", "named"), [("600", True), ("900 sec", True), ("1200", False), ("0", False)])

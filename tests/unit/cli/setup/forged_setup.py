@@ -92,7 +92,10 @@ def sources() -> Sources:
         templates={file.name: file.read_text() for file in (share / "setup").glob("*.j2")},
         helpers={
             name: (share / "libexec" / name).read_text()
-            for name in ("carme-submit", "carme-jobs", "carme-token", "carme-folders", "carme-folders-tree")
+            for name in (
+                *("carme-submit", "carme-jobs", "carme-token"),
+                *("carme-folders", "carme-folders-acls", "carme-folders-tree"),
+            )
         },
     )
 

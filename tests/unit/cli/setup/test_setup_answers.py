@@ -48,6 +48,11 @@ def test_all_that_is_missing_is_listed_at_once() -> None:
         ("state_folder", "/var/lib", "not the hub's alone"),
         ("libexec", "/var/lib/carme-hub/libexec", "helpers are for root alone to write"),
         ("libexec", "/var/lib/carme-hub", "helpers are for root alone to write"),
+        ("image_store", "/var/lib/carme-hub/images", "name a folder of root's"),
+        ("image_store", "/var/lib", "name a folder of root's"),
+        ("folders", "/var/lib/carme-hub/folders", "name a folder of root's"),
+        ("image_store", "/srv/images", ""),
+        ("image", "/srv/images/lab/image.sqsh", ""),
         ("services_port", "8079", "8081: hub_port is that port already"),
         ("services_port", "65534", "from 1024 to 65535"),
         ("group", "domain users", "quoted in sudoers"),
@@ -106,6 +111,19 @@ def test_ports_of_another_hub_here_are_left_to_it() -> None:
     assert (found["hub_port"], found["public_port"], found["services_port"]) == ("9081", "8000", "11102")
     with pytest.raises(AnswersWrong, match="8081: hub_port of the hub one is that port already"):
         complete({**GIVEN, "hub_port": "8081"}, beside)
+
+
+def test_a_port_that_an_answer_takes_is_no_other_answers_default() -> None:
+    found = complete({**GIVEN, "services_port": "10103"}, facts())
+    assert (found["images_port"], found["folders_port"]) == ("11105", "10106")
+
+
+def test_nodes_fetch_images_to_their_own_disks_and_only_those_of_a_store() -> None:
+    of_nodes = {**GIVEN, "node_images": "/var/lib/carme-images"}
+    assert complete(of_nodes, facts())["node_images"] == "", "there is no store"
+    assert complete({**of_nodes, "image_store": "/srv/images"}, facts())["node_images"] == "/var/lib/carme-images"
+    with pytest.raises(AnswersWrong, match="node_images: /srv/images/here: that is the store"):
+        complete({**GIVEN, "image_store": "/srv/images", "node_images": "/srv/images/here"}, facts())
 
 
 def test_the_way_to_submit_is_what_the_site_has() -> None:

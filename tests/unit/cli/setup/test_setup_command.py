@@ -76,6 +76,35 @@ def test_a_second_hub_has_the_helpers_of_the_first_and_does_not_take_them_away(l
     assert line.files() == {}
 
 
+def test_images_folders_and_data_on_nodes_come_with_what_is_left_to_do_and_go_again(line: CommandLine) -> None:
+    data = ("--image-store", "/srv/images", "--folders", "/srv/folders", "--scratch", "/scratch")
+    code, out, _ = line.write(*data, "--node-images", "/var/lib/carme-images")
+    assert code == 0
+    left = out[out.index("Left to you:") :]
+    for folder in ("/srv/images", "/srv/folders"):
+        assert f"install -d -o root -g root -m 755 {folder}\n" in left
+    for command in ("nodes install-images", "staging install"):
+        assert f"carme-hub {command}" in left
+    units = {"etc/systemd/system/carme-hub-images.service", "etc/systemd/system/carme-hub-images.timer"}
+    assert units <= line.files().keys()
+    assert "images=True" in line.files()[HUB_CONFIG]
+    assert line.run("--no-input", "--yes")[1].endswith("nothing to do\n")
+    (line.root / "srv/folders").mkdir(parents=True)
+    code, out, _ = line.write("--image-store=")
+    assert (code, units & line.files().keys()) == (0, set())
+    assert "CarmeImages" not in line.files()[HUB_CONFIG]
+    assert "install -d" not in out
+
+
+def test_what_adds_images_is_named_with_its_packages(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("carme_hub.cli.setup.find.SEARCH", str(line.prefix / "bin"))
+    line.answer(**GIVEN, submit_via="rest", rest_url="http://localhost:6820", image_store="/srv/images")
+    (line.prefix / "bin/sudo").write_text("")
+    (line.prefix / "bin/sudo").chmod(0o755)
+    _, out, _ = line.write()
+    assert "to add images:     apt-get install skopeo umoci bubblewrap squashfs-tools" in out
+
+
 def test_another_web_server_takes_the_file_of_the_first_away(line: CommandLine) -> None:
     line.write()
     assert "etc/carme-hub/nginx.conf" in line.files()

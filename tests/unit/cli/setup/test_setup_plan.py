@@ -20,6 +20,7 @@ from traitlets.config import PyFileConfigLoader
 
 from carme_hub.cli.setup.offers import profiles, smallest_session
 from carme_hub.cli.setup.plan import File, offered, site_files
+from carme_hub.domain.images.scopes import NODES
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.paths import share_folder
 
@@ -36,6 +37,8 @@ SITES = {
         image="/opt/images/pytorch.sif",
         quotas="yes",
         activity="yes",
+        image_store="/srv/images",
+        node_images="/var/lib/carme-images",
         folders="/srv/folders",
         local_passwords="yes",
     ),
@@ -62,6 +65,32 @@ def test_scratch_folders_of_nodes_are_a_setting_where_an_answer_names_them() -> 
     found = {file.path: file.text for file in site_files(facts(), answers(scratch="/local/scratch"), sources())}
     assert "c.CarmeStaging.root = '/local/scratch'" in found[path].replace('"', "'")
     assert "CarmeStaging" not in files("sudo")[path].text
+
+
+def test_images_that_nodes_fetch_are_named_in_a_comment_that_the_helper_lets_through() -> None:
+    store = {"image_store": "/srv/images"}
+    found = {file.path: file.text for file in site_files(facts(), answers(**store), sources())}
+    assert json.loads(found["/usr/local/etc/carme-submit.json"])["extra"] == []
+    assert "node_store" not in found["/etc/carme-hub/jupyterhub_config.py"]
+    of_nodes = answers(**store, node_images="/var/lib/carme-images")
+    found = {file.path: file.text for file in site_files(facts(), of_nodes, sources())}
+    assert json.loads(found["/usr/local/etc/carme-submit.json"])["extra"] == ["comment"]
+
+
+def test_nodes_may_say_what_they_have_where_they_have_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jupyterhub_config.py").write_text(files("rest")["/etc/hub2/jupyterhub_config.py"].text)
+    (tmp_path / "site.py").write_text("")
+
+    def load() -> Any:
+        return PyFileConfigLoader("jupyterhub_config.py", str(tmp_path)).load_config()
+
+    assert "image-nodes" not in {service["name"] for service in load().JupyterHub.services}
+    monkeypatch.setenv("CARME_NODE_IMAGES_TOKEN", "of-the-nodes")
+    hub = load().JupyterHub
+    (service,) = [each for each in hub.services if each["name"] == "image-nodes"]
+    assert service == {"name": "image-nodes", "api_token": "of-the-nodes"}
+    (role,) = [each for each in hub.load_roles if each["name"] == "image-nodes"]
+    assert set(role["scopes"]) == {"access:services!service=images", NODES}, "and nothing else"
 
 
 @pytest.mark.parametrize("name", ["carme-hub.service", "carme-hub-proxy.service"])
@@ -142,8 +171,8 @@ def test_sudo_takes_the_rules(site: str) -> None:
 def test_systemd_takes_the_units(site: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         return
-    units = [file for path, file in files(site).items() if path.endswith(".service")]
-    assert len(units) == 2
+    units = [file for path, file in files(site).items() if path.endswith((".service", ".timer"))]
+    assert len(units) == (4 if SITES[site].image_store else 2)
     for unit in units:
         # The programs are not installed here, and the units of others neither.
         text = unit.text.replace("/opt/carme-hub/bin/", f"{tmp_path}/")
@@ -151,7 +180,7 @@ def test_systemd_takes_the_units(site: str, tmp_path: Path) -> None:
     for name in ("jupyterhub", "carme-hub"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    argv = ["systemd-analyze", "verify", "--man=no", *sorted(str(file) for file in tmp_path.glob("*.service"))]
+    argv = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / Path(unit.path).name) for unit in units)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or SITES[site].site in line]
     assert complaints == [], done.stderr

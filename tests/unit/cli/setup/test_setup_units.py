@@ -54,6 +54,25 @@ async def test_a_restart_leaves_the_proxy_running_and_both_start_with_the_machin
     assert asked == ["daemon-reload", "enable --now proxy.service", "enable hub.service", "restart hub.service"]
 
 
+async def test_timers_are_started_and_ended_where_setup_has_written_them(
+    systemctl: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme_hub.cli.setup.services.UNITS", tmp_path)
+    systemctl("true")
+    named = Units(Commands(), ("hub.service", "proxy.service"), ("images.timer",))
+    await named.start()
+    await named.end_timers()
+    assert "images.timer" not in (tmp_path / "asked").read_text()
+    (tmp_path / "images.timer").touch()
+    (tmp_path / "asked").unlink()
+    await named.start()
+    await named.restart_hub()
+    await named.end_timers()
+    await named.end()
+    lines = [text for text in (tmp_path / "asked").read_text().splitlines() if "images.timer" in text]
+    assert lines == ["enable --now images.timer"] * 2 + ["disable --now images.timer"] * 2
+
+
 async def test_what_systemd_refuses_is_said_with_where_to_look(systemctl: Forge) -> None:
     with pytest.raises(CarmeError, match=r"unit is masked\. See: journalctl -u hub\.service -u proxy\.service"):
         await systemctl("echo 'unit is masked' >&2; exit 1").start()

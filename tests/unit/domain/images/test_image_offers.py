@@ -86,6 +86,15 @@ def test_the_words_of_the_form(there: int, seconds: float, text: str, suffix: st
     assert (found.sentence(), found.suffix()) == (text, suffix)
 
 
+def test_nodes_that_do_not_answer_are_counted_and_nothing_is_said_of_them() -> None:
+    assert Fetching(4, 3, 40.0, 1).sentence() == "starts at once on 3 of 4 nodes, 1 node does not answer"
+    elsewhere = "starts at once on 1 of 4 nodes, elsewhere about 40 s: has to be fetched (2 nodes do not answer)"
+    assert Fetching(4, 1, 40.0, 2).sentence() == elsewhere
+    assert Fetching(4, 0, 40.0, 4).sentence() == "about 40 s: has to be fetched (4 nodes do not answer)"
+    held = {DIGEST: {"a", "b"}}
+    assert fetching(DIGEST, 0, ["a", "b", "c"], held, 0.0, answering=["a", "b"]) == Fetching(3, 2, 0.0, 1)
+
+
 def test_a_fetch_is_estimated_by_what_was_measured() -> None:
     fetched = [Held("n1", DIGEST, seconds=10, size=1 << 30), Held("n2", DIGEST, seconds=20, size=1 << 30)]
     rate = bytes_per_second([*fetched, Held("n3", DIGEST, seconds=5, size=100)])

@@ -11,9 +11,9 @@ from carme_hub.domain.images.builds import (
     BuildState,
     CannotBuild,
     Limits,
-    Wanted,
     bill_of_materials,
     check_room,
+    checked_description,
     checked_name,
     checked_text,
     is_over,
@@ -24,6 +24,7 @@ from carme_hub.domain.images.builds import (
     requirements_of_environment,
 )
 from carme_hub.domain.images.offers import Offer, To
+from carme_hub.domain.images.wanted import Step, Wanted, words_of
 
 DAY = 86_400.0
 READY = Build("id", "alice", "tools", "base", state=BuildState.READY, created=1.0, ended=2.0)
@@ -57,6 +58,9 @@ def test_packages_are_lines_as_pip_takes_them() -> None:
         ("tool @ /home/alice/tool", "is a file"),
         ("--index-url https://me:secret@host/simple\nrich", "contain a password"),
         ("rich\0", "lines of text"),
+        ("rich\ud800", r"cannot be shown \(U\+D800\)"),
+        ("rich  # \u202eerofeb", r"cannot be shown \(U\+202E\)"),
+        ("rich\x1b[2J", r"cannot be shown \(U\+001B\)"),
         ("x" * (33 << 10), "too long"),
         (7, "lines of text"),
     ],
@@ -114,12 +118,57 @@ def test_nobody_loses_an_image_who_was_not_told_two_weeks_before() -> None:
     assert not is_to_be_told(replace(build, state=BuildState.BUILDING), 99 * DAY)
 
 
+def test_a_description_is_one_line_that_can_be_shown() -> None:
+    assert checked_description(" a\n b ") == "a b"
+    with pytest.raises(CannotBuild, match="cannot be shown"):
+        checked_description("\ud800")
+
+
+GROUP, EVERYBODY = Wanted(Offer(To.GROUP, "ml", "alice")), Wanted(Offer(To.EVERYBODY, "", "alice"))
+
+
 def test_a_group_is_offered_it_at_once_and_everybody_by_an_administrator() -> None:
-    group, everybody = Wanted(Offer(To.GROUP, "ml", "alice")), Wanted(Offer(To.EVERYBODY, "", "alice"))
-    assert group.is_due
-    assert not everybody.is_due
-    assert replace(everybody, allowed="ada").is_due
-    assert not replace(group, problem="the scan refuses it").is_due
+    assert GROUP.step is Step.PUBLISH
+    assert EVERYBODY.step is Step.PREPARE
+    ready = EVERYBODY.prepared("sha256:1", "rich 14")
+    assert ready.step is Step.WAIT
+    assert "an administrator has to allow it." in words_of(ready)
+    assert ready.decided("ada", with_base=False).step is Step.PUBLISH
+    assert GROUP.refused("the scan refuses it").step is Step.WAIT
+
+
+def test_an_approval_is_for_one_digest_and_void_once_the_files_are_others() -> None:
+    assert replace(EVERYBODY, allowed="ada").step is Step.PREPARE, "nothing was looked at"
+    assert replace(EVERYBODY, allowed="alice").step is Step.PUBLISH, "an administrator's own"
+    changed = EVERYBODY.prepared("sha256:1", "").decided("ada", with_base=False).changed()
+    assert (changed.allowed, changed.digest, changed.step) == ("", "", Step.PREPARE)
+    assert "have changed since ada allowed it" in words_of(changed.prepared("sha256:2", ""))
+
+
+def test_an_offer_that_passes_on_its_base_needs_an_administrator_who_knows_that() -> None:
+    beyond = GROUP.judged("torch, below it, is not offered to group ml.")
+    assert (beyond.needs_leave, beyond.step) == (True, Step.PREPARE)
+    ready = beyond.prepared("sha256:1", "")
+    assert "torch, below it, is not offered to group ml." in words_of(ready)
+    assert ready.decided("ada", with_base=False).step is Step.WAIT
+    assert ready.decided("ada", with_base=True).step is Step.PUBLISH
+    early = EVERYBODY.prepared("sha256:1", "").decided("ada", with_base=False)
+    void = early.judged("torch, below it, is not offered to everybody.")
+    assert (void.allowed, void.step) == ("", Step.WAIT)
+    assert "What ada has allowed does not count" in words_of(void)
+    assert beyond.judged("").step is Step.PUBLISH, "the base is offered to them now"
+
+
+def test_what_cannot_be_done_now_is_told_as_such_and_tried_again_later_each_time() -> None:
+    first = GROUP.put_off("the directory is silent", 100.0)
+    assert (first.problem, first.tries, first.again) == ("", 1, 400.0)
+    assert "Not offered to group ml yet: the directory is silent." in words_of(first)
+    again = first.put_off("the directory is silent", 400.0)
+    assert again.again == 1000.0
+    for _ in range(2000):
+        again = again.put_off("x", 0.0)
+    assert again.again == 6 * 3600.0
+    assert again.refused("no").waiting == ""
 
 
 def test_a_user_sees_their_own_that_are_not_removed_the_newest_first() -> None:

@@ -19,6 +19,7 @@ from carme_hub.domain.sessions.companions import (
 )
 from carme_hub.domain.sessions.profile import GpuLimit, Limit, Profile
 from carme_hub.domain.sessions.session import Request
+from carme_hub.domain.staging.entries import run_folder
 
 A100 = Profile(
     "a100",
@@ -220,3 +221,31 @@ def test_it_is_shown_in_words() -> None:
         == "2 nodes more for run1, 4 × a100"
     )
     assert describe_companion(replace(PARENT, gpus=Gpus()), virtual=True) == "1 node more"
+
+
+STAGE = {
+    "in": [{"source": "s3:b/set", "target": "data"}],
+    "out": [{"source": "run", "target": "s3:b/results"}],
+    "scratch_gib": 20,
+}
+
+
+def test_nodes_of_a_run_copy_what_the_session_does_with_a_folder_of_the_run() -> None:
+    staged = replace(PARENT, stage=STAGE)
+    assert asked(CompanionRequest(gpus=1, name="run1", stage=True), parent=staged).stage == {**STAGE, "run": "run1"}
+    batch = CompanionRequest(gpus=1, minutes=30, run="night-7", name="night-7", python="/usr/bin/python3", stage=True)
+    assert asked(batch, parent=staged).stage == {**STAGE, "run": "night-7"}
+    assert asked(CompanionRequest(gpus=1, name="run1"), parent=staged).stage == {}
+    results = {**STAGE, "in": []}
+    found = asked(CompanionRequest(gpus=1, stage=True), parent=replace(PARENT, stage=results)).stage
+    assert found == {**results, "run": "run"}
+    with pytest.raises(NoCompanion, match="copies no data to its node or from it"):
+        asked(CompanionRequest(gpus=1, stage=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("my run: 2", "my-run--2"), ("../..", "run"), ("", "run"), (".x/y", "x-y"), ("a" * 99, "a" * 64)],
+)
+def test_folder_of_a_run_is_one_name_whatever_the_run_is_called(name: str, folder: str) -> None:
+    assert run_folder(name) == folder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rig.staging import StagedNode, sums
 
-from carme_hub.node.staging import files, report
+from carme_hub.node.staging import files, journal, report
 
 
 @pytest.fixture
@@ -173,14 +173,38 @@ def test_full_disk_of_the_node_keeps_no_result_from_its_target(tmp_path: Path) -
     for name in "ab":
         (tmp_path / "run" / name).write_text(name)
     failed: list[tuple[str, str]] = []
-    journal = files.Journal(str(tmp_path / "journal"))
-    journal.file.close()
-    journal.file = open("/dev/full", "a", buffering=1)  # noqa: SIM115, PTH123  the journal closes it
+    done = journal.Journal(str(tmp_path / "journal"))
+    done.file.close()
+    done.file = open("/dev/full", "a", buffering=1)  # noqa: SIM115, PTH123  the journal closes it
     told = (lambda *_: None, lambda name, why: failed.append((name, why)), lambda: False)
-    files.Copy(str(tmp_path / "run"), str(tmp_path / "there"), journal, "tag", *told).run(2)
-    journal.close()
+    files.Copy(str(tmp_path / "run"), str(tmp_path / "there"), done, "tag", *told).run(2)
+    done.close()
     assert failed == []
     assert list(sums(tmp_path / "there")) == ["a", "b"]
+
+
+class JournalThatFails(journal.Journal):
+    """Fails for one file in a way that nobody has thought of."""
+
+    def add(self, target: str, found: os.stat_result, digest: str) -> None:
+        """Fail for ``b``."""
+        if target.endswith("b"):
+            raise RuntimeError("not thought of")
+        super().add(target, found, digest)
+
+
+def test_error_that_nobody_has_thought_of_is_no_success(tmp_path: Path) -> None:
+    """Otherwise the Epilog would remove a file that is not at its target."""
+    (tmp_path / "run").mkdir()
+    for name in "abc":
+        (tmp_path / "run" / name).write_text(name)
+    failed: list[tuple[str, str]] = []
+    told = (lambda *_: None, lambda name, why: failed.append((name, why)), lambda: False)
+    done = JournalThatFails(str(tmp_path / "journal"))
+    files.Copy(str(tmp_path / "run"), str(tmp_path / "there"), done, "tag", *told).run(1)
+    done.close()
+    assert failed == [(f"{tmp_path}/run/b", "RuntimeError: not thought of")]
+    assert list(sums(tmp_path / "there")) == ["a", "b", "c"], "the others are copied"
 
 
 def test_reasons_that_the_hub_does_not_take_are_left_out_of_the_report() -> None:

@@ -67,10 +67,9 @@ def test_input_that_is_missing_ends_the_start_with_file_and_reason(node: StagedN
 def test_proofs_of_reports_are_copied_because_the_sessions_own_are_removed(node: StagedNode) -> None:
     node.write(node.base / "tls.key", b"KEY")
     node.run("prolog")
-    data = document(node, report={"url": "https://hub/x", "nonce": "N"})
-    data["singleuser"] = {"environ": {"JUPYTERHUB_SSL_KEYFILE": str(node.base / "tls.key")}}
+    proofs = dict.fromkeys(("ca", "key", "cert"), str(node.base / "tls.key"))
     with node.as_user():
-        job.begin(data, Failed)
+        job.begin(document(node, report={"url": "https://hub/x", "nonce": "N", "proofs": proofs}), Failed)
     report = json.loads((node.stage / "plan.json").read_text())["report"]
     assert Path(report["key"]).read_text() == "KEY"
     assert Path(report["key"]).stat().st_mode & 0o777 == 0o600

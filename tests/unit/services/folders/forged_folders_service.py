@@ -157,7 +157,7 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
     service = FoldersService(config=config)
     engine, disk = CarmeStore(parent=service).open(), DiskInMemory()
     slurm: Any = SlurmWithAccounts()
-    service.use(CarmeFolders(parent=service), engine, "sun", AssociationCache(slurm), disk)
+    service.use(CarmeFolders(parent=service), engine, "sun", AssociationCache(slurm), disk, slurm)
     service.not_ready = ""
     socket, port = bind_unused_port()
     server = HTTPServer(service.web(), max_body_size=1 << 20)

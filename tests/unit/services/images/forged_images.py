@@ -6,8 +6,10 @@ import json
 import logging
 import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +23,8 @@ from tornado.web import create_signed_value
 from traitlets.config import Config
 
 from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.images.builds import Build, BuildState
+from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.domain.images.scopes import MANAGE, NODES, OFFER, READ, READ_ALL
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import SlurmUnreachable
@@ -165,6 +169,30 @@ class Visitor:
             name, _, value = line.partition(";")[0].partition("=")
             self._cookies[name] = value.strip('"')
         return answer
+
+
+def add(site: Site, **changes: object) -> Build:
+    """Store an image of alice's that is ready, on a base that the administrator lists."""
+    made = Build(str(uuid.uuid4()), "alice", "tools", "base", DIGEST, text="rich\n", state=BuildState.READY)
+    made = replace(made, created=site.now, ended=site.now, **changes)  # type: ignore[arg-type]
+    site.service.builds.add(made)
+    if site.service.images.image("base") is None:
+        site.service.images.put([CatalogueImage("base", "/store/base", digest=DIGEST, listed=True)], site.now)
+    return made
+
+
+def scanned(site: Site, build: Build, found: str = "", digest: str = OTHER) -> str:
+    """Write down what ``carme-hub image publish`` has found for an administrator; return the digest."""
+    wanted = site.service.builds.build(build.id, site.now).wanted  # type: ignore[union-attr]
+    assert wanted is not None
+    site.service.builds.change(build.id, wanted=wanted.prepared(digest, found))
+    return digest
+
+
+async def answer(site: Site, name: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Ask REST with somebody's token; return the status and what the answer says."""
+    found = await site.rest(name, method, path, body)
+    return found.code, json.loads(found.body)
 
 
 def plain(answer: HTTPResponse) -> str:

@@ -70,9 +70,13 @@ async def test_the_board_says_which_node_has_what_and_how_long_a_fetch_takes(sit
     assert board["n2"]["reported"] == 0
     assert board["n3"]["images"][0]["problem"] == "no room"
     fetch = (await site.images("root"))["torch"]["fetch"]
-    assert (fetch["nodes"], fetch["there"], fetch["seconds"]) == (2, 1, 40.0)
+    assert (fetch["nodes"], fetch["there"], fetch["silent"], fetch["seconds"]) == (2, 1, 1, 40.0)
+    assert fetch["sentence"] == "starts at once on 1 of 2 nodes, 1 node does not answer"
+    base = (await site.images("root"))["base"]["fetch"]
+    assert base["sentence"] == "about 10 s: has to be fetched (1 node does not answer)"
+    assert await report(site, "n2") == 200
+    fetch = (await site.images("root"))["torch"]["fetch"]
     assert fetch["sentence"] == "starts at once on 1 of 2 nodes, elsewhere about 40 s: has to be fetched"
-    assert (await site.images("root"))["base"]["fetch"]["sentence"] == "about 10 s: has to be fetched"
 
 
 async def test_a_later_report_replaces_what_a_node_had_and_keeps_what_is_known_of_a_fetch(site: Site) -> None:

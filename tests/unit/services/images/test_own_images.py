@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from forged_images import DIGEST, Site, running
+from forged_images import Site, add, answer, running, scanned
 
-from carme_hub.domain.images.builds import Build, BuildState
+from carme_hub.domain.images.builds import BuildState
 from carme_hub.domain.images.offers import To
+from carme_hub.domain.images.wanted import Step
 from carme_hub.services.images.application.terms import BuildTerms
 
 DAY = 86_400.0
@@ -24,19 +22,6 @@ DAY = 86_400.0
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     async with running(tmp_path, monkeypatch) as found:
         yield found
-
-
-def add(site: Site, **changes: object) -> Build:
-    """Store an image of alice's that is ready."""
-    made = Build(str(uuid.uuid4()), "alice", "tools", "base", DIGEST, text="rich\n", state=BuildState.READY)
-    made = replace(made, created=site.now, ended=site.now, **changes)  # type: ignore[arg-type]
-    site.service.builds.add(made)
-    return made
-
-
-async def answer(site: Site, name: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    found = await site.rest(name, method, path, body)
-    return found.code, json.loads(found.body)
 
 
 async def test_a_user_offers_their_own_to_a_group_and_nobody_else_sees_it(site: Site) -> None:
@@ -67,16 +52,20 @@ async def test_everybody_is_offered_it_only_where_an_administrator_allows_that(s
     tools = add(site)
     path = f"builds/{tools.id}"
     assert (await answer(site, "alice", "PUT", f"{path}/offer", {"to": "everybody"}))[0] == 200
-    assert not site.service.builds.builds(site.now)[0].wanted.is_due  # type: ignore[union-attr]
+    assert site.service.builds.builds(site.now)[0].wanted.step is Step.PREPARE  # type: ignore[union-attr]
     assert (await answer(site, "alice", "PUT", f"{path}/decision", {"allow": True}))[0] == 403
     assert (await answer(site, "root", "PUT", f"{path}/decision", {"allow": False}))[0] == 409, "it needs a reason"
     code, said = await answer(site, "root", "PUT", f"{path}/decision", {"allow": False, "reason": "Use torch-2027"})
     assert (code, said["wanted"]["problem"]) == (200, "root refuses it: Use torch-2027")
     assert "Use torch-2027" in await site.visitor("alice").text("own")
-    assert (await answer(site, "root", "PUT", f"{path}/decision", {"allow": True}))[0] == 200
+    assert (await answer(site, "alice", "PUT", f"{path}/offer", {"to": "everybody"}))[0] == 200
+    code, said = await answer(site, "root", "PUT", f"{path}/decision", {"allow": True})
+    assert (code, "is not scanned yet" in said["message"]) == (409, True)
+    digest = scanned(site, tools)
+    assert (await answer(site, "root", "PUT", f"{path}/decision", {"allow": True, "digest": digest}))[0] == 200
     [kept] = site.service.builds.builds(site.now)
     assert kept.wanted is not None
-    assert (kept.wanted.offer.to, kept.wanted.is_due) == (To.EVERYBODY, True)
+    assert (kept.wanted.offer.to, kept.wanted.step) == (To.EVERYBODY, Step.PUBLISH)
 
 
 async def test_what_is_not_ready_or_on_no_digest_cannot_be_offered(site: Site) -> None:
@@ -93,9 +82,13 @@ async def test_the_page_works_without_javascript(site: Site) -> None:
     assert "tools" in await alice.text("own")
     sent = await alice.post(f"own/{tools.id}/offer", act="offer", to="everybody")
     assert sent.code == 303
-    assert "an administrator has to allow it" in await alice.text("own")
-    assert "tools, built by alice" in await root.text("own")
-    assert (await root.post(f"own/{tools.id}/decide", act="allow")).code == 303
+    assert "an administrator has to allow it, once it is scanned" in await alice.text("own")
+    assert "Allow it" not in await root.text("own")
+    digest = scanned(site, tools, "python rich 14.0")
+    said = await root.text("own")
+    assert "tools, built by alice" in said
+    assert f"{digest} Packages found in it, beside those of base python rich 14.0" in said
+    assert (await root.post(f"own/{tools.id}/decide", act="allow", digest=digest)).code == 303
     assert "as soon as it is unpacked and scanned" in await alice.text("own")
     assert (await alice.post(f"own/{tools.id}/offer", act="back")).code == 303
     assert "Ask that everybody is offered tools" in await alice.text("own")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 import uuid
@@ -32,6 +33,7 @@ from carme_hub.spawners.companions.descriptions import listed
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.handlers.companions import companion_request
+from carme_hub.spawners.staging.reports import Stagings
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 
@@ -64,6 +66,7 @@ class Part:
         self.registry, self.client, self.log = book, Slurm(), logging.getLogger("test")
         self.admission, self.slots, self.reporter_tokens, self.activity = None, None, None, None
         self.images = self.folders = None
+        self.stagings = Stagings(book._store._engine, "lab")
         self.associations = SimpleNamespace(known=True)
         self.done: list[str] = []
         self.refuses = ""
@@ -104,7 +107,7 @@ class Part:
 class Spawner:
     """Alice's."""
 
-    max_companions, companion_nodes, virtual = 2, 4, False
+    max_companions, companion_nodes, virtual, internal_ssl = 2, 4, False, False
     user = SimpleNamespace(name="alice")
 
     def __init__(self) -> None:
@@ -118,6 +121,9 @@ class Spawner:
 
     def owner(self) -> Any:
         return ALICE
+
+    def callback_url(self, session: str) -> str:
+        return f"http://hub/api/carme/sessions/{session}/port"
 
     def site(self, home: str = "") -> Any:
         return SITE
@@ -155,6 +161,31 @@ async def test_it_is_held_then_written_then_submitted(part: Any, session: Sessio
     assert 49 <= spec.time_limit <= 50  # what is left of its session
     [shown] = await listed(part, session)
     assert (shown["state"], shown["shown"]) == ("waiting", "2 nodes more for run1, 4 × a100")
+
+
+async def test_one_that_copies_data_is_listed_and_waits_until_its_first_node_has_it(
+    part: Any, session: Session
+) -> None:
+    stage = {"in": [{"source": "s3:b/x", "target": "x"}], "out": [{"source": "run", "target": "s3:b/r"}]}
+    staged = replace(session, request=replace(REQUEST, stage={**stage, "scratch_gib": 5}))
+    opened, _ = await open_companion(part, Spawner(), staged, replace(TWO, stage=True))
+    [spec] = part.client.specs
+    report = json.loads(spec.data)["stage"]["report"]
+    assert report["url"] == f"http://hub/api/carme/sessions/{opened.id}/stage"
+    known = await part.stagings.get(opened.id)
+    assert (known.user, known.stage["run"]) == ("alice", "run1")
+    job = Job(9, f"carme-{opened.id}", "alice", "RUNNING", Phase.ACTIVE, start=time.time() - 60, time_limit=60)
+    part.watcher.latest = Snapshot(0, 0, {9: job})
+    await part.registry.mark_running(opened.id, "n1")
+    [shown] = await listed(part, session)
+    assert shown["state"] == "running", "nothing is known of copies"
+    moving = {"way": "in", "state": "moving", "bytes": 1 << 30, "total": 4 << 30}
+    await part.stagings.report(opened.id, report["nonce"], moving, "n1")
+    [shown] = await listed(part, session)
+    assert (shown["state"], shown["said"]) == ("waiting", "Copying data to the node: 1.0 GiB of 4.0 GiB.")
+    await part.stagings.report(opened.id, report["nonce"], {"way": "in", "state": "done"}, "n1")
+    [shown] = await listed(part, session)
+    assert shown["state"] == "running"
 
 
 async def test_with_a_key_it_is_opened_once_and_the_key_is_good_for_nothing_else(part: Any, session: Session) -> None:

@@ -19,7 +19,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import companion
 from carme_hub.spawners.companions.script import KEEP, render_companion
-from carme_hub.spawners.job_script import LAUNCH, RANK, Site, session_folder
+from carme_hub.spawners.job_script import LAUNCH, NOBODY, RANK, Site, session_folder
 
 SITE = Site(runtime("bubblewrap"), grace=2)
 BIG = Request(
@@ -62,6 +62,26 @@ def test_it_has_no_server_and_what_ranks_need() -> None:
     # Its ranks have the packages that were installed in the session.
     assert found["rank"]["plan"]["environ"]["CARME_PACKAGES"] == f"{session_folder(ALICE, PARENT)}/packages"
     assert (found["session"], found["session_folder"]) == (OWN, folder)
+
+
+def test_its_nodes_report_what_they_copy_and_have_what_proves_it() -> None:
+    stage = {"in": [], "out": [{"source": "run", "target": "/data/r"}], "scratch_gib": 5, "run": "run1"}
+    request, site = replace(BIG, stage=stage), replace(SITE, scratch="/scratch")
+    tls = {"keyfile": "KEY", "certfile": "CERT", "cafile": "CA"}
+    server = replace(NOBODY, callback="https://hub/api/carme/sessions/x/port", stage_nonce="N", tls=tls)
+    spec = render_companion(OWN, PARENT, ALICE, request, IMAGE, site, server)
+    found = json.loads(spec.data)
+    proofs = {name: f"{session_folder(ALICE, OWN)}/tls.{name}" for name in ("key", "ca")}
+    proofs["cert"] = f"{session_folder(ALICE, OWN)}/tls.crt"
+    assert found["stage"]["report"] == {
+        "url": "https://hub/api/carme/sessions/x/stage",
+        "nonce": "N",
+        "proofs": proofs,
+    }
+    assert found["stage"]["below"] == "run1"
+    assert found["files"]["tls.key"] == {"mode": 0o600, "text": "KEY"}
+    assert spec.extra["comment"] == f"carme-stage {OWN} 5"
+    assert "singleuser" not in found
 
 
 def waits_for(pid: int, number: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from carme_hub.containers.runtime import Bind
 from carme_hub.domain.sessions.session import Request
 from carme_hub.spawners.staging.job_part import comment, on_node, scratch_bind, stage_part
@@ -30,8 +32,14 @@ def test_places_are_those_of_the_node() -> None:
     part = stage_part(REQUEST, "/nvme", BINDS, {"parallel": 4}, "https://hub/api/carme/sessions/x/port", "N")
     assert part["in"] == [{"source": "/srv/folders/17/a", "target": "a"}, {"source": "s3:b", "target": "b"}]
     assert part["out"] == STAGE["out"]
-    assert part["report"] == {"url": "https://hub/api/carme/sessions/x/stage", "nonce": "N"}
+    assert part["report"] == {"url": "https://hub/api/carme/sessions/x/stage", "nonce": "N", "proofs": {}}
+    assert "below" not in part
     assert "report" not in stage_part(REQUEST, "/nvme", BINDS, {}, "", "")
+
+
+def test_nodes_of_a_run_have_a_folder_of_it_below_the_targets() -> None:
+    of_run = replace(REQUEST, stage={**STAGE, "run": "run-7"})
+    assert stage_part(of_run, "/nvme", BINDS, {}, "", "")["below"] == "run-7"
 
 
 def test_longest_bind_wins_and_names_that_only_begin_alike_do_not_count() -> None:

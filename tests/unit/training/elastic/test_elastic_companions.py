@@ -143,6 +143,17 @@ def test_each_companion_is_asked_for_with_a_key_of_its_own() -> None:
         assert all(key.startswith(story.run.request()["key"]) for key in keys)
 
 
+@pytest.mark.parametrize("stage", [True, False])
+def test_companions_of_a_staged_run_are_asked_for_with_their_data(stage: bool) -> None:
+    hub = HubThatLosesAnswers()
+    with elastic_with(hub, stage=stage) as story:
+        story.of_size(2)
+        story.resize(+1)
+        story.of_size(3)
+        assert [asked.get("stage", False) for asked in hub.opened.values()] == [stage]
+        assert story.run.request()["start_limit"] == (3720.0 if stage else 120.0), "ranks wait for the data"
+
+
 def test_a_hub_that_does_not_answer_at_the_start_is_asked_again_and_gives_it_once() -> None:
     hub = HubThatLosesAnswers(lost=3)
     with elastic_with(hub, ranks=3, gpus=1, limits=(3, 4)) as story:

@@ -167,10 +167,11 @@ def running(
     most: int = 9,
     hub: HubThatGivesLater | None = None,
     broker: type[BrokerWithCompanions] = BrokerWithCompanions,
+    stage: bool = False,
     **more: Any,
 ) -> Iterator[Story]:
     """Conduct a run to its end; one that goes on when the story is told is stopped."""
-    asked = RunOptions(ranks, backend="horovod", elastic=limits, detach=True, gpus_per_task=each)
+    asked = RunOptions(ranks, backend="horovod", elastic=limits, detach=True, gpus_per_task=each, stage=stage)
     code = None if "call" in more else forged_horovod.CELL + (cell or "train(10**9)")
     hub = hub or HubThatGivesLater()
     hub.most = most
