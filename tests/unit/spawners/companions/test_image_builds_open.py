@@ -187,6 +187,16 @@ async def test_on_top_of_ones_own_image_it_begins_with_that_and_stays_whole_with
     assert image.layers == (f"{ALICE.home}/.carme/images/{second.id}",)
 
 
+async def test_what_has_more_than_packages_of_pip_is_no_base(part: Any, session: Session) -> None:
+    spawner = SpawnerOfBuilds()
+    build, _ = await open_build(part, spawner, session, TOOLS)
+    part.images.builds.change(build.id, kind="containerfile")
+    await ended(part, build)
+    own = session.replace(request=replace(session.request, image="tools"))
+    with pytest.raises(CannotBuild, match="tools has more than packages of pip"):
+        await open_build(part, spawner, own, replace(TOOLS, name="more"))
+
+
 async def test_on_top_of_what_is_retired_nothing_is_built(part: Any, session: Session) -> None:
     spawner = SpawnerOfBuilds()
     build, _ = await open_build(part, spawner, session, TOOLS)
