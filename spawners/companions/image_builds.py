@@ -48,6 +48,8 @@ from carme_hub.store.threads import in_store_thread
 REMOVED_KEPT, MOST_REMOVED = 400 * 86_400.0, 20
 _GIB = 1 << 30
 KINDS = ("requirements", "packages", "environment")
+#: Kinds of images that have packages of pip alone, with which another image can begin.
+_PACKAGES = ("requirements", "packages", "environment")
 
 #: One lock per user: two requests at once must not both take the last place.
 _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -198,11 +200,20 @@ async def base_of(hub: HubContext, spawner: Any, origin: Session) -> Base:
     Raises:
         CannotBuild: none can be; the message says why.
     """
-    request, below = origin.request, None
-    if request.image not in {each.name for each in spawner.site_images()}:
-        below = catalogue(hub).own(await catalogue(hub).view(), str(spawner.user.name)).get(request.image)
+    request, view = origin.request, await catalogue(hub).view()
+    below = view.builds.get(request.image)
+    of_site = request.image in {each.name for each in spawner.site_images()}
+    if below is not None and (of_site or below.user != spawner.user.name):
+        below = None
+    if below is not None and below.kind not in _PACKAGES:  # such as a later release may have built
+        raise CannotBuild(
+            f"{below.name} has more than packages of pip, and no packages are put on top of it. Choose an image of the "
+            "site, and list all packages."
+        )
     if below is not None:
         request = replace(request, image=below.base, image_digest=below.base_digest)
+    if request.image in catalogue(hub).retired(view):  # nobody could start with what is built on it
+        raise CannotBuild(f"{request.image} is not offered any more. Build on top of another image.")
     try:
         image, site = await image_and_site(hub, spawner, spawner.owner(), request.image, request.image_digest)
     except ContainerError as error:

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from carme_hub.containers.images import layers_of
 from carme_hub.containers.store.add import SQUASHED
-from carme_hub.containers.store.folder import LISTING, OWN_FILES, StoreFolder, remove_tree
+from carme_hub.containers.store.folder import LISTING, OWN_FILES, remove_tree
 from carme_hub.containers.store.listing import file_digest
 from carme_hub.containers.store.process import Steps
 from carme_hub.containers.store.recipe import about
 from carme_hub.containers.store.unpack import pack
-from carme_hub.errors import ContainerError, ContainerUnavailable
+from carme_hub.errors import ContainerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,9 @@ class Base:
     about: Mapping[str, Any]
 
     @classmethod
-    def find(cls, store: StoreFolder, name: str, digest: str) -> Base:
-        """Return the image of a digest, as a folder if there is one.
-
-        Raises:
-            ContainerUnavailable: the store has none; it may be empty where its file system is not mounted.
-        """
-        forms: tuple[Literal["dir", "sqfs"], ...] = ("dir", "sqfs")
-        for form in forms:
-            folder = store.image(digest, form)
-            if (folder / "image.json").is_file():
-                return cls(folder, form, about(folder))
-        raise ContainerUnavailable(f"{name}, below it, is not in {store.path} with the digest {digest}")
+    def of(cls, folder: Path) -> Base:
+        """Return the image of a folder of the store."""
+        return cls(folder, "sqfs" if folder.name.endswith(".sqfs") else "dir", about(folder))
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def prepare(build: Build, store: Path, options: PublishOptions, way: type[Publis
         raise _taken(build, store)
     with folder.locked(f"name-{build.name}"):
         image, digest = way(folder, base, build, options, folder.waiting).image()
-    packages = difference(_packages(base.about), _packages(about(image)))
+    packages = difference(_packages(base), _packages(image))
     return Prepared(image, digest, [each.replace(": not there -> ", " ") for each in packages])
 
 
@@ -147,12 +147,12 @@ def remove_waiting(store: Path, digests: Collection[str]) -> None:
 
 
 def parts_file(store: StoreFolder, image: str) -> Path:
-    """Return the file of an image's parts, as CycloneDX, by the name of its folder."""
+    """Return the file of an image's parts, as CycloneDX; ``image``: the name of its folder."""
     return store.path / ".parts" / f"{image.partition('.')[0]}.cdx.json"
 
 
-def _checked(build: Build, store: Path) -> tuple[StoreFolder, Base]:
-    """Return the store and a build's base in it."""
+def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
+    """Return the store and the folder of a build's base in it."""
     folder = StoreFolder(store)
     folder.check()
     if not NAME.fullmatch(build.name):
@@ -162,15 +162,19 @@ def _checked(build: Build, store: Path) -> tuple[StoreFolder, Base]:
             f"{build.base}, below it, has no digest, so nobody can say what the image is; build it again on top of an "
             "image of the store"
         )
-    return folder, Base.find(folder, build.base, build.base_digest)
+    bases = [folder.image(build.base_digest, form) for form in ("dir", "sqfs")]
+    base = next((each for each in bases if (each / "image.json").is_file()), None)
+    if base is None:  # the store may be empty where its file system is not mounted
+        raise ContainerUnavailable(f"{build.base}, below it, is not in {store} with the digest {build.base_digest}")
+    return folder, base
 
 
 def _taken(build: Build, store: Path) -> ContainerError:
     return ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
 
 
-def _packages(image: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
-    found = image.get("packages")
+def _packages(image: Path) -> Mapping[str, Mapping[str, str]]:
+    found = about(image).get("packages")
     return found if isinstance(found, dict) else {}
 
 
@@ -178,9 +182,10 @@ class Publishing:
     """One image on its way into a folder of the store: ``digests``, or ``waiting``."""
 
     def __init__(
-        self, store: StoreFolder, base: Base, build: Build, options: PublishOptions, into: Path, expect: str = ""
+        self, store: StoreFolder, base: Path, build: Build, options: PublishOptions, into: Path, expect: str = ""
     ) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
+        self._below = Base.of(base)
         self._into, self._expect = into, expect
         self._work = store.path / f"{ADDING}{build.name}"
 
@@ -226,7 +231,7 @@ class Publishing:
 
     def _there(self, digest: str) -> Path | None:
         """Return the folder of an image that the store has already, in its place; None where it has not."""
-        there = self._store.image(digest, self._base.form)
+        there = self._store.image(digest, self._below.form)
         waits = self._store.waiting / there.name
         found = next((each for each in (there, waits) if (each / "image.json").is_file()), None)
         if found is None:
@@ -236,36 +241,36 @@ class Publishing:
             self._scan_again(waits)
         return found if found == there else self._placed(found)
 
-    def _scan_again(self, image: Path) -> None:
+    def _scan_again(self, tree: Path) -> None:
         """Scan what has waited for a decision: that takes days, and more is known of its parts by now."""
         try:
-            parts = json.loads(parts_file(self._store, image.name).read_text("utf-8"))
+            parts = json.loads(parts_file(self._store, tree.name).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ContainerUnavailable(f"the parts of the image, for the scan, cannot be read: {error}") from error
-        tree = image
-        if self._base.form == "sqfs":
-            tree = self._work / "again"
-            Base(image, self._base.form, about(image)).put(tree, Steps(self._work, self._options.bounds))
-        scan(self._options.scan, tree, parts, self._options.bounds, self._options.progress)
+        scanned = tree
+        if self._below.form == "sqfs":
+            scanned = self._work / "scanned"
+            Base.of(tree).put(scanned, Steps(self._work, self._options.bounds))
+        scan(self._options.scan, scanned, parts, self._options.bounds, self._options.progress)
 
-    def _kept(self, image: Path, parts: Mapping[str, Any], digest: str) -> Path:
+    def _kept(self, tree: Path, parts: Mapping[str, Any], digest: str) -> Path:
         """Put an image that is complete, and its parts, into the store."""
-        file = parts_file(self._store, self._store.image(digest, self._base.form).name)
+        file = parts_file(self._store, self._store.image(digest, self._below.form).name)
         file.parent.mkdir(mode=0o755, exist_ok=True)
         write_text(file, json.dumps(parts, indent=1) + "\n", 0o600)
-        return self._placed(image)
+        return self._placed(tree)
 
-    def _placed(self, image: Path) -> Path:
+    def _placed(self, tree: Path) -> Path:
         """Put a complete image into its place, at once, and return that."""
-        place = self._into / self._store.image(str(about(image).get("digest", "")), self._base.form).name
-        if place != image:
+        image = self._into / self._store.image(str(about(tree).get("digest", "")), self._below.form).name
+        if image != tree:
             with self._store.locked(wait=60.0):
                 self._into.mkdir(mode=0o700 if self._into == self._store.waiting else 0o755, exist_ok=True)
-                image.rename(place)
+                tree.rename(image)
         if self._into == self._store.digests:
             with contextlib.suppress(FileNotFoundError):
-                parts_file(self._store, place.name).chmod(0o644)
-        return place
+                parts_file(self._store, image.name).chmod(0o644)
+        return image
 
     def _digest(self, layer: str) -> str:
         both = f"{self._build.base_digest}\n{layer}\n"
@@ -278,8 +283,8 @@ class Publishing:
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
-        self._base.put(tree, Steps(self._work, steps.bounds))
-        layers = (next_in_store(self._base.layers), *self._base.layers)
+        self._below.put(tree, Steps(self._work, steps.bounds))
+        layers = (next_in_store(self._below.layers), *self._below.layers)
         place = tree / layers[0].lstrip("/")
         above = (place, place.parent, place.parent.parent)
         if place.exists() or any(each.is_symlink() for each in above):
@@ -291,13 +296,13 @@ class Publishing:
         compile_python(tree, Steps(self._work, replace(steps.bounds, seconds=seconds, began=time.monotonic())))
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
-        contents, below = look_inside(tree), self._base.about
+        contents, below = look_inside(tree), self._below.about
         steps.bounds.left()
         listed = write_listing(tree)
         recipe = Recipe(
             digest=digest,
             source=source_of(build),
-            form=self._base.form,
+            form=self._below.form,
             architecture=str(below.get("architecture") or ""),
             environ=dict(below.get("environ") or {}),
             labels={BASE: build.base_digest, BASE_NAME: build.base},
@@ -314,7 +319,7 @@ class Publishing:
         )
         parts = parts_of(tree, build.name, digest, contents.packages, Steps(self._work, steps.bounds))
         scan(self._options.scan, tree, parts, steps.bounds, say)
-        made, more = self._base.pack(tree, self._work, steps)
+        made, more = self._below.pack(tree, self._work, steps)
         self._describe(made, recipe, below, {"layer": layers[0] if len(layers) == 1 else list(layers), **more})
         return self._kept(made, parts, digest)
 

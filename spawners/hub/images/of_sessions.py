@@ -54,18 +54,18 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
     return FormImages({name: _until(view, name, found[name], now) for name in dict.fromkeys(ordered)}, starts)
 
 
+def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
+    """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
+    known = view.images.get(view.builds[name].base if name in view.builds else name)
+    return cannot_run(runtime, _as_image(known)) if known is not None else ""
+
+
 def _of_others(image: CatalogueImage) -> str:
     """Return a description; with its author where that is another user, who can write anything there."""
     if not is_built(image):
         return image.description
     author = f"built by {image.by or 'another user'}"
     return f"{image.description} ({author})" if image.description else author
-
-
-def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
-    """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
-    known = view.images.get(view.builds[name].base if name in view.builds else name)
-    return cannot_run(runtime, _as_image(known)) if known is not None else ""
 
 
 def _of_own(build: Build) -> str:

@@ -64,22 +64,33 @@ class Site:
         for each in self.hub.api("GET", "/carme/users/alice/image-builds").body["image_builds"]:
             self.hub.api("DELETE", f"/carme/users/alice/image-builds/{each['id']}")
 
-    def offer_and_publish(self, name: str, **environ: str) -> Any:
-        """Have an image of alice's offered to everybody and published; return its description in the store."""
-        url, id = "/services/images/api/v1", self.built(name)["id"]
-        for user, path, body in (
-            ("alice", f"builds/{id}/offer", {"to": "everybody"}),
-            ("ada", f"builds/{id}/decision", {"allow": True}),
-        ):
-            token = str(self.hub.api("POST", f"/users/{user}/tokens", {"note": "test"}).body["token"])
-            headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-            assert self.hub.request("PUT", f"{url}/{path}", json.dumps(body), headers).status == 200
+    def rest(self, user: str, method: str, path: str, body: Any = None) -> Any:
+        """Ask the images service as a user."""
+        token = str(self.hub.api("POST", f"/users/{user}/tokens", {"note": "test"}).body["token"])
+        headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+        text = json.dumps(body) if body is not None else None
+        answer = self.hub.request(method, f"/services/images/api/v1/{path}", text, headers)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def publish(self, **environ: str) -> None:
+        """Publish what is due, as root does."""
         argv = [str(self.hub.demo.environment / "bin/carme-hub"), "image", "publish", f"--store={self.store}"]
         argv += [f"--config={self.hub.demo.config_file}"]
         environ |= {"CARME_SANDBOX_HUB": str(self.hub.demo.folder / "facts.json"), "PATH": "/usr/bin:/bin:/usr/sbin"}
         environ["CARME_SANDBOX_IMAGES"] = str(self.store)
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=500)
         assert done.returncode == 0, done.stderr
+
+    def offer_and_publish(self, name: str, **environ: str) -> Any:
+        """Have an image of alice's offered to everybody and published; return its description in the store."""
+        id = self.built(name)["id"]
+        self.rest("alice", "PUT", f"builds/{id}/offer", {"to": "everybody"})
+        self.publish(**environ)
+        [wanted] = [each["wanted"] for each in self.rest("ada", "GET", "builds")["builds"] if each["id"] == id]
+        decision = {"allow": True, "digest": wanted["digest"], "with_base": True}
+        self.rest("ada", "PUT", f"builds/{id}/decision", decision)
+        self.publish(**environ)
         return json.loads((self.store / name / "image.json").read_text())
 
     def wait_for_offer(self, user: str, image: str) -> None:

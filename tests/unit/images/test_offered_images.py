@@ -149,6 +149,11 @@ def test_only_the_newest_starts_of_an_image_are_kept(hub: Hub) -> None:
     assert hub.store.starts(["other"]) == {}
 
 
+def spawner_of(user: Any, *images: Image) -> Any:
+    """Return what is used of a spawner whose site lists these images, and starts containers by bubblewrap."""
+    return SimpleNamespace(user=user, site_images=lambda: images, site=lambda: Site(Bubblewrap()))
+
+
 async def test_a_session_gets_what_its_user_is_offered_and_keeps_it_when_it_is_retired(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,8 +162,7 @@ async def test_a_session_gets_what_its_user_is_offered_and_keeps_it_when_it_is_r
     hub.store.retire("torch", Retirement(500.0, "old", "root", 1.0))
     monkeypatch.setattr(of_sessions, "site_for", lambda *_: Site(Bubblewrap()))
     user = SimpleNamespace(name="alice", groups=[SimpleNamespace(name="course")])
-    site = lambda: Site(Bubblewrap())  # noqa: E731
-    spawner: Any = SimpleNamespace(user=user, site_images=lambda: (Image("base", "/x"),), site=site)
+    spawner = spawner_of(user, Image("base", "/x"))
     context: Any = SimpleNamespace(images=hub.images)
     image, _ = await of_sessions.image_and_site(context, spawner, None, "torch")  # type: ignore[arg-type]
     assert image.path.startswith("/local/sha256-1")
@@ -175,8 +179,7 @@ async def test_the_form_has_the_administrators_list_first_and_the_date_of_what_i
     hub.store.retire("base", Retirement(90_000.0, "old", "root", 1.0))
     hub.store.put([TORCH, CatalogueImage("base", "/x", listed=True), replace(TORCH, name="file", form="sqfs")], 1.0)
     hub.store.offer("file", Offer(To.EVERYBODY, "", "root", 1.0))
-    spawner: Any = SimpleNamespace(user=SimpleNamespace(name="bob"), site_images=lambda: (Image("base", "/x"),))
-    spawner.site = lambda: Site(Bubblewrap())
+    spawner = spawner_of(SimpleNamespace(name="bob"), Image("base", "/x"))
     context: Any = SimpleNamespace(images=hub.images)
     found = await of_sessions.form_images(context, spawner, [], 1000.0)
     assert list(found.images) == ["base", "torch"], "no file, which bubblewrap does not start"
@@ -188,8 +191,7 @@ async def test_nobody_starts_with_an_own_image_on_top_of_a_retired_one(hub: Hub)
     hub.store.offer("torch", Offer(To.EVERYBODY, "", "ada", 1.0))
     build = Build("11111111-1111-4111-8111-111111111111", "bob", "tools", "torch", DIGEST, state=BuildState.READY)
     hub.images.builds.add(build)
-    spawner: Any = SimpleNamespace(user=SimpleNamespace(name="bob"), site_images=list)
-    spawner.site = lambda: Site(Bubblewrap())
+    spawner = spawner_of(SimpleNamespace(name="bob"))
     context: Any = SimpleNamespace(images=hub.images)
 
     async def offered() -> dict[str, str]:
@@ -208,8 +210,7 @@ async def test_the_form_says_which_image_another_user_has_built(hub: Hub) -> Non
     hub.store.put([made, TORCH], 1.0)
     for name in ("made", "torch"):
         hub.store.offer(name, Offer(To.EVERYBODY, "", "ada", 1.0))
-    user = SimpleNamespace(name="bob")
-    spawner: Any = SimpleNamespace(user=user, site_images=list, site=lambda: Site(Bubblewrap()))
+    spawner = spawner_of(SimpleNamespace(name="bob"))
     context: Any = SimpleNamespace(images=hub.images)
     found = await of_sessions.form_images(context, spawner, [], 1000.0)
     assert found.images == {"made": "Official torch (built by alice)", "torch": ""}

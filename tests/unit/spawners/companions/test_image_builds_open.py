@@ -18,6 +18,7 @@ from test_job_script import ALICE
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.cluster.reasons import end_sentence
 from carme_hub.domain.images.builds import Build, BuildState, CannotBuild
+from carme_hub.domain.images.offers import CatalogueImage, Retirement
 from carme_hub.domain.sessions.companions import NoCompanion
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import QuotaExceeded
@@ -184,6 +185,30 @@ async def test_on_top_of_ones_own_image_it_begins_with_that_and_stays_whole_with
     await ended(part, second)
     image, _ = await image_and_site(part, spawner, ALICE, "more")
     assert image.layers == (f"{ALICE.home}/.carme/images/{second.id}",)
+
+
+async def test_what_has_more_than_packages_of_pip_is_no_base(part: Any, session: Session) -> None:
+    spawner = SpawnerOfBuilds()
+    build, _ = await open_build(part, spawner, session, TOOLS)
+    part.images.builds.change(build.id, kind="containerfile")
+    await ended(part, build)
+    own = session.replace(request=replace(session.request, image="tools"))
+    with pytest.raises(CannotBuild, match="tools has more than packages of pip"):
+        await open_build(part, spawner, own, replace(TOOLS, name="more"))
+
+
+async def test_on_top_of_what_is_retired_nothing_is_built(part: Any, session: Session) -> None:
+    spawner = SpawnerOfBuilds()
+    build, _ = await open_build(part, spawner, session, TOOLS)
+    await ended(part, build)
+    part.images.store.put([CatalogueImage(build.base, "/x", listed=True)], 1.0)
+    part.images.store.retire(build.base, Retirement(1000.0, "old", "ada", 1.0))
+    part.images.look_again()
+    for image in (build.base, "tools"):
+        origin = session.replace(request=replace(session.request, image=image))
+        with pytest.raises(CannotBuild, match=f"{build.base} is not offered any more"):
+            await open_build(part, spawner, origin, replace(TOOLS, name="more"))
+        assert "is not offered any more" in str((await terms_of(part, spawner, origin))["problem"])
 
 
 async def test_on_top_of_an_image_of_a_store_with_layers_they_are_stacked(part: Any, session: Session) -> None:
