@@ -38,16 +38,16 @@ def exposure(path: Path, *, any_owner: bool = False) -> str:
     return ""
 
 
-def check_private(path: Path, what: str) -> None:
+def check_private(path: Path, what: str, *, any_owner: bool = False) -> None:
     """Raise ``ConfigError`` if others can use the file; a missing file is no error."""
-    wrong = exposure(path)
+    wrong = exposure(path, any_owner=any_owner)
     if wrong:
         raise ConfigError(f"{what}: {wrong}")
 
 
-def read_secret(path: Path, what: str) -> str:
+def read_secret(path: Path, what: str, *, any_owner: bool = False) -> str:
     """Return the one line of a secret's file; raise ``ConfigError`` if it is missing, empty or open to others."""
-    check_private(path, what)
+    check_private(path, what, any_owner=any_owner)
     try:
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
