@@ -15,9 +15,10 @@ from weakref import WeakValueDictionary
 
 import yaml
 
-from carme_hub.containers.build.job import BuildWork
 from carme_hub.domain.images.builds import (
     BATCH,
+    CONDA,
+    CONTAINERFILE,
     MOST_TEXT,
     Build,
     BuildState,
@@ -31,11 +32,14 @@ from carme_hub.domain.images.builds import (
     removed_at,
     requirements_of_environment,
 )
+from carme_hub.domain.images.conda import has_conda_packages, parse_environment
 from carme_hub.domain.sessions.companions import CompanionRequest, gpus_of_one_node
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import ContainerError, Refused, StoreError
 from carme_hub.images.offered import OfferedImages
+from carme_hub.images.settings import CarmeImages
+from carme_hub.spawners.companions.build_work import checked_containerfile, packages_work, system_work
 from carme_hub.spawners.companions.companions import cancel_batch_job, open_companion
 from carme_hub.spawners.hub.images.of_sessions import image_and_site
 from carme_hub.spawners.hub.shared import HubContext
@@ -44,7 +48,7 @@ from carme_hub.store.threads import in_store_thread
 #: Seconds for which the files of a removed build are still removed by jobs of its user, and how many at a time.
 REMOVED_KEPT, MOST_REMOVED = 400 * 86_400.0, 20
 _GIB = 1 << 30
-KINDS = ("requirements", "packages", "environment")
+KINDS = ("requirements", "packages", "environment", CONTAINERFILE)
 
 #: One lock per user: two requests at once must not both take the last place.
 _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -52,28 +56,36 @@ _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a user wants built; ``text`` as ``kind`` has it."""
+    """What a user wants built; ``text`` as ``kind`` has it. ``context``: folder with the files of a Containerfile."""
 
     name: str
     kind: str
     text: str
     minutes: int = 30
     description: str = ""
+    context: str = ""
 
-    def checked(self) -> Asked:
-        """Return it with the packages as pip takes them.
+    def checked(self, settings: CarmeImages) -> Asked:
+        """Return it with the packages as pip takes them, or as what else it is.
 
         Raises:
             CannotBuild: something of it cannot be used.
         """
         if self.kind not in KINDS:
             raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
-        text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
+        kind, text = self.kind, self.text
+        if kind == "environment":
+            kind, text = _of_environment(text, settings)
+        elif kind == CONTAINERFILE:
+            text = checked_containerfile(text, self.context, settings)
+        else:
+            text = checked_text(text)
         description = " ".join(self.description.split())[:200]
-        return replace(self, name=checked_name(self.name), text=text, description=description)
+        return replace(self, kind=kind, name=checked_name(self.name), text=text, description=description)
 
 
-def _of_environment(text: str) -> str:
+def _of_environment(text: str, settings: CarmeImages) -> tuple[str, str]:
+    """Return what kind of build a file asks for, and its text."""
     if len(text) > MOST_TEXT:
         raise CannotBuild(f"environment.yml is too long: at most {MOST_TEXT >> 10} KiB.")
     try:
@@ -83,7 +95,9 @@ def _of_environment(text: str) -> str:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise CannotBuild("The file is no environment.yml: it is not YAML.") from error
-    return requirements_of_environment(value)
+    if has_conda_packages(value):
+        return CONDA, parse_environment(value, settings.build_channels).text()
+    return "environment", requirements_of_environment(value)
 
 
 def catalogue(hub: HubContext) -> OfferedImages:
@@ -134,7 +148,8 @@ async def open_build(
     Raises:
         Refused: it cannot be built, or the job is not allowed. StoreError: the database fails; nothing was submitted.
     """
-    asked, images, user = asked.checked(), catalogue(hub), str(spawner.user.name)
+    images, user = catalogue(hub), str(spawner.user.name)
+    asked = asked.checked(images.settings)
     limits = limits_of(hub, spawner.user)
     async with _locks.setdefault(user, asyncio.Lock()):
         key = key or uuid.uuid4().hex
@@ -145,13 +160,22 @@ async def open_build(
             return known, ()
         await in_store_thread(images.builds.settle, now)  # the name of one that has failed is free
         check_room(await in_store_thread(images.builds.builds, now, user), limits)
-        build, origin = await _on_base(hub, spawner, origin, Build(id, user, asked.name, ""))
-        build = replace(
-            build, kind=asked.kind, text=asked.text, description=asked.description, created=now, days=limits.days
+        build = Build(
+            *(id, user, asked.name, ""),
+            kind=asked.kind,
+            text=asked.text,
+            description=asked.description,
+            created=now,
+            days=limits.days,
         )
+        gone, size = await removed_of(hub, user), int(limits.gib * _GIB)
+        if asked.kind == CONTAINERFILE:
+            work = await system_work(hub, spawner, build, asked.context, size, gone)
+            build = work.build
+        else:
+            build, origin = await _on_base(hub, spawner, origin, build)
+            work = packages_work(images.settings, build, size, gone)
         wanted = await _wanted(spawner, origin, asked, limits)
-        gone = await removed_of(hub, user)
-        work = BuildWork(build, int(limits.gib * _GIB), images.settings.build_environ, gone)
         await in_store_thread(images.builds.add, build)
         try:
             _, warnings = await open_companion(hub, spawner, origin, wanted, key, work)

@@ -10,9 +10,10 @@ from typing import Any
 from traitlets import Float, Integer
 
 from carme_hub.containers.build.publish import PublishOptions, publish
+from carme_hub.containers.build.publish_system import publish_system
 from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.store.bounds import GIB, Bounds
-from carme_hub.domain.images.builds import Build
+from carme_hub.domain.images.builds import CONTAINERFILE, Build
 from carme_hub.domain.images.offers import Offer, To
 from carme_hub.errors import ContainerError
 from carme_hub.images.publishing import due, published, refused
@@ -73,7 +74,8 @@ class PublishApp(StoreCommand):
             self.note(f"{build.name} of {build.user} is not published: {problem}")
             return False
         try:
-            path = publish(build, Path(self.store), PublishOptions(bounds, tuple(settings.scan), self.note))
+            act = publish_system if build.kind == CONTAINERFILE else publish
+            path = act(build, Path(self.store), PublishOptions(bounds, tuple(settings.scan), self.note))
         except NotAllowed as error:
             builds.change(build.id, wanted=refused(build, str(error)))
             self.note(f"{build.name} of {build.user} is not published: {error}")

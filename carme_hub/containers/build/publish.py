@@ -19,8 +19,9 @@ from typing import Any
 
 from carme_hub._version import __version__
 from carme_hub.containers.build.layer import IN_STORE
+from carme_hub.containers.build.relocate import relocate
 from carme_hub.containers.build.scan import parts_of, scan
-from carme_hub.containers.build.take import take
+from carme_hub.containers.build.take import home_of, take
 from carme_hub.containers.harden import harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store.bounds import Bounds
@@ -31,7 +32,7 @@ from carme_hub.containers.store.process import Steps
 from carme_hub.containers.store.recipe import Recipe, about, now_text, write_recipe
 from carme_hub.containers.store.source import NAME, Source
 from carme_hub.containers.store.unpack import compile_python, unpack_file
-from carme_hub.domain.images.builds import Build
+from carme_hub.domain.images.builds import CONDA, Build
 from carme_hub.errors import ContainerError
 
 #: What a layer may have at its top; the rest is the build's own notes, and of nobody's concern.
@@ -71,7 +72,7 @@ def publish(build: Build, store: Path, options: PublishOptions) -> Path:
     if (store / build.name).is_symlink() or (store / build.name).exists():
         raise ContainerError(f"{store / build.name} exists already; its user has to build it under another name")
     with folder.locked(f"name-{build.name}"):
-        image, digest = _Publishing(folder, base, build, options).image()
+        image, digest = Publishing(folder, base, build, options).image()
         named = Named(
             *(build.name, image.name, digest, _source(build), "", time.time()),
             who=build.user,
@@ -86,8 +87,8 @@ def _source(build: Build) -> str:
     return f"layer:{build.id} of {build.user} on {build.base_digest}"
 
 
-class _Publishing:
-    """One image on its way into the store."""
+class Publishing:
+    """One image on its way into the store; ``publish_system`` has another kind of it."""
 
     def __init__(self, store: StoreFolder, base: Path, build: Build, options: PublishOptions) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
@@ -119,6 +120,8 @@ class _Publishing:
         archive.unlink()
         # In a home files are for their user alone; what is in the store, users read.
         inner.run(["chmod", "--recursive", "u=rwX,go=rX", "--", str(layer)], tree=layer)
+        if build.kind == CONDA:
+            relocate(layer, build.layer(home_of(build.user)), IN_STORE, inner)
         if (before.st_dev, before.st_ino) != (layer.lstat().st_dev, layer.lstat().st_ino):
             raise ContainerError("the files are hostile: something of them has replaced their own folder")
         there = self._store.image(digest, "dir")
@@ -134,7 +137,7 @@ class _Publishing:
     def _finish(self, layer: Path, steps: Steps, digest: str) -> Path:
         say, build = self._options.progress, self._build
         for entry in list(layer.iterdir()):
-            if entry.name not in _PARTS:
+            if entry.name not in _PARTS and not (build.kind == CONDA and entry.name == "conda"):
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
@@ -149,6 +152,8 @@ class _Publishing:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
         compile_python(tree, Steps(self._work, steps.bounds))
+        if build.kind == CONDA:
+            compile_python(tree, Steps(self._work, steps.bounds), f"{IN_STORE}/conda/bin/python")
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
         contents, below = look_inside(tree), about(self._base)

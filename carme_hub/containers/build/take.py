@@ -27,6 +27,18 @@ _TAR = (
 )
 
 
+def home_of(user: str) -> str:
+    """Return the home of a user.
+
+    Raises:
+        ContainerError: there is no such user.
+    """
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError as error:
+        raise ContainerError(f"this machine knows no user {user}") from error
+
+
 def take(user: str, id: str, to: Path, bounds: Bounds) -> None:
     """Write the files of a user's build to a tar archive.
 

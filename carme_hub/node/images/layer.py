@@ -163,6 +163,7 @@ def describe(layer: str, build: "dict[str, Any]", found: "dict[str, Any]") -> No
     about.update(
         packages=found["packages"], python=found["python"], size_bytes=size, files=files, when=int(time.time())
     )
+    about.update(found.get("more", {}))
     path = os.path.join(layer, "image.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(about, file, indent=1)

@@ -36,7 +36,7 @@ BUILDS = r"/api/carme/users/([^/]+)/image-builds"
 ONE, LOG = rf"{BUILDS}/({_UUID})", rf"{BUILDS}/({_UUID})/log"
 OF_SESSION = rf"/api/carme/sessions/({_UUID})/image-builds"
 _LARGEST_BODY = 512 << 10
-_FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str}
+_FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str, "context": str}
 
 
 def asked_of(body: dict[str, Any]) -> Asked:

@@ -7,13 +7,15 @@ Prolog of its nodes which image that is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from carme_hub.containers.build.system import own_system
 from carme_hub.containers.images import pinned
 from carme_hub.containers.runtime import Image
-from carme_hub.domain.images.builds import Build
+from carme_hub.domain.images.builds import CONTAINERFILE, Build
+from carme_hub.domain.images.containerfile_environ import variables_of
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
 from carme_hub.images.offered import ImageView, OfferedImages, local_path
@@ -78,6 +80,9 @@ async def image_and_site(
     view = await hub.images.view() if hub.images is not None else ImageView()
     own = view.builds.get(name)
     if image is None and hub.images is not None and own is not None and own.user == spawner.user.name:
+        if own.kind == CONTAINERFILE:
+            await hub.images.used(own)
+            return await _own_system(hub, spawner, owner, own), site
         base, site = await image_and_site(hub, spawner, owner, own.base, digest or own.base_digest)
         await hub.images.used(own)
         return replace(base, layer=own.layer(owner.home)), site
@@ -92,6 +97,18 @@ async def image_and_site(
     if known is None or hub.images is None:
         return found, site
     return placed(found, known, site, hub.images)
+
+
+async def _own_system(hub: HubContext, spawner: Any, owner: Owner, own: Build) -> Image:
+    """Return a user's image by a Containerfile, with the variables that it sets."""
+    below: Mapping[str, str] = {}
+    if own.base_digest:
+        try:
+            base, _ = await image_and_site(hub, spawner, owner, own.base, own.base_digest)
+            below = dict(base.environ)
+        except ContainerError as error:  # it is offered no more, and nothing of it is needed
+            hub.log.debug("The variables of %s, below image %s, are not known: %s", own.base, own.name, error)
+    return own_system(own, owner.home, variables_of(own.text, below))
 
 
 def placed(image: Image, known: CatalogueImage, site: Site, offered: OfferedImages) -> tuple[Image, Site]:

@@ -6,7 +6,7 @@ import json
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,16 +77,21 @@ class Place:
         )
 
 
-@pytest.fixture
-def place(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    found = Place(open_path)
+def of_user(home: Path) -> Callable[[str], Any]:
+    """Return who a user is, whose home is that of the test."""
     real = pwd.getpwnam("nobody")
 
     def of_test(user: str) -> Any:
         uid = real.pw_uid if os.geteuid() == 0 else os.getuid()
-        return SimpleNamespace(pw_name=user, pw_uid=uid, pw_gid=real.pw_gid, pw_dir=str(found.home))
+        return SimpleNamespace(pw_name=user, pw_uid=uid, pw_gid=real.pw_gid, pw_dir=str(home))
 
-    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=of_test))
+    return of_test
+
+
+@pytest.fixture
+def place(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    found = Place(open_path)
+    monkeypatch.setattr(taking, "pwd", SimpleNamespace(getpwnam=of_user(found.home)))
     return found
 
 

@@ -162,7 +162,7 @@ async def test_an_image_that_a_session_has_is_not_removed(part: Any, session: Se
         (Asked("../x", "requirements", "rich"), "lower-case letters"),
         (Asked("tools", "environment", "a: ["), "not YAML"),
         (Asked("tools", "environment", "a: &a [rich]\ndependencies: [{pip: [*a, *a]}]"), "parts of itself"),
-        (Asked("tools", "environment", "dependencies: [gdal]"), "packages of conda"),
+        (Asked("tools", "environment", "channels: [x]\ndependencies: [gdal]"), "channel x is not allowed"),
     ],
 )
 async def test_what_cannot_be_built_is_refused_before_anything_is_written(

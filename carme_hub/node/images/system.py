@@ -1,0 +1,418 @@
+#!/usr/bin/env python3
+# ruff: noqa: PTH100, PTH102, PTH103, PTH105, PTH108, PTH112, PTH113, PTH114, PTH115
+# ruff: noqa: PTH118, PTH120, PTH123, PTH202, PTH208, PTH211, SIM105, UP022
+"""Builds an image of a user by a Containerfile: a whole system in a folder, by the node's buildah, without root.
+
+The batch script of the build runs it as ``/usr/bin/python3 carme-build FOLDER`` outside of any container, with the
+session folder, which has ``build.json`` and ``carme_build.py`` (``layer.py``). Containers and layers are in a folder of
+this node that is removed at the end; the result goes to ``~/.carme/images/ID.part/rootfs``, and the folder becomes
+``~/.carme/images/ID`` when it is complete and within its bounds.
+
+The user is root in a user namespace with one uid, so no range of further uids is needed, which people of a directory
+have none of. What a system's packages ask for all the same, other owners of files and other users of processes, is
+answered as done without being done (seccomp(2)), as ``ch-image build --force=seccomp`` of Charliecloud does: in an
+image everything belongs to root anyway, and a session runs as its user.
+"""
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from carme_hub.node.images import layer as parts
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import carme_build as parts
+
+#: Exit codes beside those of ``layer``: a program that the node lacks, and no user namespaces.
+NO_PROGRAM, NO_NAMESPACE, NOT_BUILT = 64, 63, 1
+#: How much the folder of the node may hold, as a multiple of the image: buildah copies a system for each step.
+COPIES = 8
+#: Words by which this program runs another one with the answers to a root's questions.
+AS_ROOT = "--as-root"
+#: What a session needs, by name in PATH.
+NEEDED = ("python3", "jupyterhub-singleuser")
+_RESULT, _BASE, _OUT = "localhost/carme-result", "localhost/carme-base-{}", "carme-out"
+_APT = "/etc/apt/apt.conf.d/99carme-build"
+_ACCEPT = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
+_POLICY = "/etc/containers/policy.json"
+#: System calls about owners and users, by the name of the processor and its number for the kernel (seccomp(2)).
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_CALLS = {
+    "x86_64": (92, 93, 94, 260, 105, 106, 113, 114, 116, 117, 119, 122, 123),
+    "aarch64": (54, 55, 143, 144, 145, 146, 147, 149, 151, 152, 159),
+}
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
+_ALLOW, _ANSWER_DONE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with 0
+
+
+def root_filter(machine: str) -> bytes:
+    """Return the filter as the kernel takes it, b"" where the numbers of the processor's calls are not known."""
+    if machine not in _CALLS:
+        return b""
+    calls = _CALLS[machine]
+    lines = [(0x20, 0, 0, 4), (0x15, 0, len(calls) + 1, _ARCHITECTURES[machine]), (0x20, 0, 0, 0)]
+    lines += [(0x15, len(calls) - number, 0, call) for number, call in enumerate(calls)]
+    lines += [(0x06, 0, 0, _ALLOW), (0x06, 0, 0, _ANSWER_DONE)]
+    return b"".join(struct.pack("HBBI", *line) for line in lines)
+
+
+def become_root(argv: "list[str]") -> None:
+    """Become a program for which changes of owners and users succeed, without being made."""
+    code = root_filter(platform.machine())
+    if code:
+        libc = ctypes.CDLL(None, use_errno=True)
+        text = ctypes.create_string_buffer(code, len(code))
+        given = ctypes.create_string_buffer(struct.pack("HP", len(code) // 8, ctypes.addressof(text)))
+        for words in ((PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, given, 0, 0)):
+            if libc.prctl(*words):
+                raise OSError(ctypes.get_errno(), "the kernel takes no filter of system calls")
+    os.execvp(argv[0], argv)  # noqa: S606
+
+
+class Group:
+    """A process and all that it started, which end together."""
+
+    def __init__(self, process: "Any") -> None:
+        self._process = process
+
+    def terminate(self) -> None:
+        """End it."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+class Buildah:
+    """The node's buildah, for one build.
+
+    Args:
+        work: folder of this node for its containers and layers. most: bytes that an image may have.
+    """
+
+    def __init__(self, work: str, most: int, *, network: bool) -> None:
+        self.work, self.most, self.network = work, most, network
+        for name in ("storage", "run", "tmp", "empty"):
+            os.makedirs(os.path.join(work, name), mode=0o700, exist_ok=True)
+        self.environ = {
+            "HOME": work,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "TMPDIR": os.path.join(work, "tmp"),
+            "XDG_RUNTIME_DIR": os.path.join(work, "run"),
+            "BUILDAH_ISOLATION": "chroot",
+            "_CONTAINERS_USERNS_CONFIGURED": "done",
+        }
+        auth = os.path.join(os.environ.get("HOME", "/"), ".config/containers/auth.json")
+        if os.path.isfile(auth):
+            self.environ["REGISTRY_AUTH_FILE"] = auth
+        for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+            if name in os.environ:
+                self.environ[name] = os.environ[name]
+
+    def as_root(self, *argv: str, network: bool = True) -> "list[str]":
+        """Return the command by which a program runs as root of a user namespace."""
+        words = [sys.executable, "-IS", os.path.abspath(__file__), AS_ROOT, "unshare", "--user", "--map-root-user"]
+        return [*words, "--mount", *([] if network else ["--net"]), "--", *argv]
+
+    def words(self, *words: str) -> "list[str]":
+        """Return a command of buildah."""
+        places = ["--root", os.path.join(self.work, "storage"), "--runroot", os.path.join(self.work, "run")]
+        return ["buildah", *places, "--storage-driver", "vfs", "--storage-opt", "vfs.ignore_chown_errors=true", *words]
+
+    def run(self, *words: str, network: bool = True) -> None:
+        """Run a command of buildah whose output is of interest; end it when it has written too much.
+
+        Raises:
+            CannotBuild: it failed.
+        """
+        argv = self.as_root(*self.words(*words), network=network)
+        process = subprocess.Popen(argv, env=self.environ, stdin=subprocess.DEVNULL, start_new_session=True)
+        bound = parts.Bound(self.work, COPIES * self.most, Group(process))
+        try:
+            status = process.wait()
+        finally:
+            bound.stop()
+            Group(process).terminate()
+        if bound.broken:
+            raise parts.CannotBuild(parts.TOO_LARGE, "the build takes too much of the node's disk")
+        if status:
+            raise parts.CannotBuild(NOT_BUILT, "buildah did not build it; its last lines say why")
+
+    def ask(self, *words: str) -> str:
+        """Return what a command of buildah says.
+
+        Raises:
+            CannotBuild: it failed.
+        """
+        return self.call(self.as_root(*self.words(*words)))
+
+    def call(self, argv: "list[str]", allowed: "tuple[int, ...]" = (0,)) -> str:
+        """Return what a command says."""
+        done = subprocess.run(
+            argv,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode not in allowed:
+            name = next((each for each in ("buildah", "cp", "chmod", "unshare") if each in argv), argv[0])
+            raise parts.CannotBuild(NOT_BUILT, f"{name} failed: {done.stderr.strip()[-500:]}")
+        if done.returncode:
+            self.told = done.stderr
+        return done.stdout.strip()
+
+    told = ""
+
+    def copy(self, tree: str, to: str) -> int:
+        """Copy what is in a folder, as far as the user may read it; return how many entries are left out."""
+        argv = ["cp", "--archive", "--no-preserve=ownership,xattr,context", "--", f"{tree}/.", to]
+        self.told = ""
+        self.call(self.as_root(*argv), allowed=(0, 1))
+        lines = [line for line in self.told.splitlines() if line]
+        if any("Permission denied" not in line for line in lines):
+            raise parts.CannotBuild(NOT_BUILT, f"{tree} cannot be copied: {self.told.strip()[-500:]}")
+        return len(lines)
+
+
+def check_node() -> None:
+    """Refuse a node that cannot build.
+
+    Raises:
+        CannotBuild: a program is missing, or there are no user namespaces.
+    """
+    for name in ("buildah", "unshare"):
+        if shutil.which(name) is None:
+            raise parts.CannotBuild(
+                NO_PROGRAM,
+                f"{name} is not on this node ({platform.node()}), and a Containerfile needs it. Choose another "
+                f"profile, or ask an administrator to install {'buildah' if name == 'buildah' else 'util-linux'}",
+            )
+    argv = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=60)
+    if done.returncode:
+        raise parts.CannotBuild(
+            NO_NAMESPACE,
+            f"this node ({platform.node()}) gives users no user namespaces, by which a Containerfile is built: "
+            f"{done.stdout.decode(errors='replace').strip()[-200:]}. Ask an administrator",
+        )
+
+
+def fetch(buildah: Buildah, number: int, base: "dict[str, Any]") -> str:
+    """Make a base known to buildah under its local name, and return the digest of one of a registry.
+
+    Raises:
+        CannotBuild: it is not there.
+    """
+    name = _BASE.format(number)
+    if base["kind"] == "registry":
+        reference = "docker://{}".format(base["reference"])
+        parts.say("fetching {}".format(base["reference"]))
+        options = ["--quiet", *(["--tls-verify=false"] if base.get("plain") else [])]
+        if not os.path.isfile(_POLICY):
+            policy = os.path.join(buildah.work, "policy.json")
+            with open(policy, "w", encoding="utf-8") as file:
+                file.write(_ACCEPT)
+            options += ["--signature-policy", policy]
+        image = buildah.ask("pull", *options, reference).split()[-1]
+        digest = buildah.ask("inspect", "--type", "image", "--format", "{{.FromImageDigest}}", image)
+        buildah.ask("tag", image, name)
+        parts.say("{} is {}".format(base["reference"], digest))
+        return digest
+    if not os.path.isdir(base["path"]):
+        raise parts.CannotBuild(
+            parts.NOT_FOUND, "{name}, on top of which it is built, is not on this node: {path}".format(**base)
+        )
+    parts.say("copying {}".format(base["name"]))
+    container = buildah.ask("from", "--name", f"carme-from-{number}", "scratch")
+    place = buildah.ask("mount", container)
+    left = buildah.copy(base["path"], place)
+    if left:
+        parts.say(f"{left} files that only root may read are left out")
+    for own in ("image.json", "image.yaml", "image.files.gz"):
+        if os.path.lexists(os.path.join(place, own)):
+            os.unlink(os.path.join(place, own))
+    words = [word for key, value in base["environ"].items() for word in ("--env", f"{key}={value}")]
+    if words:
+        buildah.ask("config", *words, container)
+    buildah.ask("commit", "--quiet", "--rm", container, name)
+    return str(base.get("digest", ""))
+
+
+def context_of(build: "dict[str, Any]", empty: str) -> str:
+    """Return the folder whose files it may take.
+
+    Raises:
+        CannotBuild: it is not there, or not in the user's home.
+    """
+    if not build["context"]:
+        return empty
+    home, found = os.path.realpath(os.environ["HOME"]), os.path.realpath(build["context"])
+    if not found.startswith(home.rstrip("/") + "/") or not os.path.isdir(found):
+        raise parts.CannotBuild(
+            parts.NOT_FOUND, "{} is not a folder in your home on this node".format(build["context"])
+        )
+    return found
+
+
+def bake(buildah: Buildah, build: "dict[str, Any]", rootfs: str) -> None:
+    """Build the image, and put its system into a folder."""
+    file, apt = os.path.join(buildah.work, "Containerfile"), os.path.join(buildah.work, "apt.conf")
+    with open(file, "w", encoding="utf-8") as opened:
+        opened.write(build["containerfile"])
+    with open(apt, "w", encoding="utf-8") as opened:
+        opened.write('APT::Sandbox::User "root";\n')  # apt looks whether it has become another user
+    options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--format", "oci", "--file", file]
+    options += ["--volume", f"{apt}:{_APT}:ro"]
+    options += [f"--env={name}={value}" for name, value in build["environ"].items()]
+    context = context_of(build, os.path.join(buildah.work, "empty"))
+    buildah.run("bud", *options, "--tag", _RESULT, context, network=buildah.network)
+    buildah.ask("from", "--pull-never", "--name", _OUT, _RESULT)
+    place = buildah.ask("mount", _OUT)
+    size = parts.size_of(place)[0]
+    if size > buildah.most:
+        most = parts.mib(buildah.most)
+        raise parts.CannotBuild(
+            parts.TOO_LARGE, f"the image takes {parts.mib(size)}, more than the {most} that one may have here"
+        )
+    os.mkdir(rootfs, 0o700)
+    buildah.copy(place, rootfs)
+    buildah.call(buildah.as_root("chmod", "--recursive", "u+rwX", "--", rootfs))
+
+
+def prepare(rootfs: str, build: "dict[str, Any]") -> None:
+    """Make a system ready for containers of sessions.
+
+    Raises:
+        CannotBuild: a session could not start with it.
+    """
+    trace = rootfs + _APT
+    if os.path.isfile(trace) and not os.path.islink(trace) and not os.path.getsize(trace):
+        os.unlink(trace)
+    for folder in build["folders"]:
+        if not os.path.lexists(os.path.join(rootfs, folder)):
+            os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
+    for name in build["files"]:
+        path = os.path.join(rootfs, name)
+        if os.path.islink(path):
+            os.unlink(path)  # as /etc/resolv.conf, to a file of a running system
+        if not os.path.lexists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8"):
+                pass
+    for name in os.listdir(rootfs):  # a runtime that binds folder by folder follows these from outside
+        path = os.path.join(rootfs, name)
+        if os.path.islink(path) and os.readlink(path).startswith("/"):
+            target = os.readlink(path).lstrip("/")
+            os.unlink(path)
+            os.symlink(target or ".", path)
+    for name in NEEDED:
+        places = [os.path.join(folder, name) for folder in build["path"].split(":")]
+        if not any(os.path.lexists(rootfs + place) for place in places):
+            raise parts.CannotBuild(
+                parts.NOT_FOUND,
+                f"the image has no {name} in {build['path']}, so no session could start with it. Begin with an image "
+                "of the site that has it, or install jupyterhub and jupyterlab",
+            )
+
+
+def make(build: "dict[str, Any]", home: str, work: str) -> str:
+    """Build the image, and return its folder.
+
+    Raises:
+        CannotBuild: it could not be built; nothing of it is left.
+    """
+    images = os.path.join(home, ".carme", "images")
+    os.makedirs(images, mode=0o700, exist_ok=True)
+    parts.remove_old(images, build.get("remove", []))
+    layer, done = os.path.join(images, build["id"] + ".part"), os.path.join(images, build["id"])
+    shutil.rmtree(layer, ignore_errors=True)
+    os.mkdir(layer, 0o700)
+    buildah = Buildah(work, int(build["bytes"]), network=bool(build["network"]))
+    try:
+        check_node()
+        parts.say("image {name} by a Containerfile".format(**build))
+        for note in build["notes"]:
+            parts.say(note)
+        digests = {}
+        for number, base in enumerate(build["bases"]):
+            digests[base["reference"]] = fetch(buildah, number, base)
+        rootfs = os.path.join(layer, "rootfs")
+        bake(buildah, build, rootfs)
+        prepare(rootfs, build)
+        size, files = parts.size_of(rootfs)
+        parts.say(f"built: {parts.mib(size)} in {files} files")
+        parts.describe(layer, build, {"packages": {}, "python": "", "more": {"bases": digests}})
+        os.replace(layer, done)
+    finally:
+        shutil.rmtree(layer, ignore_errors=True)
+    return done
+
+
+def work_folder(id: str) -> str:
+    """Return a folder of this node for the build; what an earlier try has left there is removed."""
+    for place in (os.environ.get("TMPDIR", ""), "/var/tmp", "/tmp"):  # noqa: S108  the name is not to be foreseen
+        if place and os.path.isdir(place) and os.access(place, os.W_OK):
+            return tempfile.mkdtemp(prefix=f"carme-build-{id}-", dir=place)
+    raise parts.CannotBuild(NO_PROGRAM, "this node has no folder for temporary files")
+
+
+def remove_work(work: str) -> None:
+    """Remove the folder of this node; as root of a namespace, since folders in it may be closed to their owner."""
+    argv = ["unshare", "--user", "--map-root-user", "rm", "-rf", "--", work]
+    try:
+        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    except OSError:
+        pass
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _ended(number: int, _frame: "Any") -> None:
+    raise parts.CannotBuild(128 + number, "it was ended before it was complete")
+
+
+def main(arguments: "list[str]") -> int:
+    """Build the image that ``build.json`` of the session folder describes."""
+    if arguments[:1] == [AS_ROOT]:
+        become_root(arguments[1:])
+    os.umask(0o022)
+    signal.signal(signal.SIGTERM, _ended)
+    work = ""
+    try:
+        with open(os.path.join(arguments[0], "build.json"), encoding="utf-8") as file:
+            build = json.load(file)
+        work = work_folder(build["id"])
+        make(build, os.environ["HOME"], work)
+    except parts.CannotBuild as error:
+        parts.say(f"not built: {error.args[1]}.")
+        return int(error.args[0])
+    except (IndexError, KeyError, ValueError) as error:
+        parts.say(f"not built: what is to be built cannot be read ({type(error).__name__}).")
+        return parts.BAD_DATA
+    except OSError as error:
+        parts.say(f"not built: {error.filename or 'your home'} cannot be used: {error.strerror}.")
+        return 1
+    finally:
+        if work:
+            remove_work(work)
+    parts.say("the image {name} is ready: choose it in the form".format(**build))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
