@@ -139,9 +139,7 @@ class CarmeImages(LoggingConfigurable):
     def _check_build_channels(self, proposal: dict[str, Any]) -> dict[str, str]:
         for name, url in proposal["value"].items():
             if not name or "@" in url or not url.startswith(("https://", "http://", "file:///")):
-                raise TraitError(
-                    f"CarmeImages.build_channels[{name!r}] is {url!r}: write a URL without a password"
-                )
+                raise TraitError(f"CarmeImages.build_channels[{name!r}] is {url!r}: write a URL without a password")
         return dict(proposal["value"])
 
     @validate("stores")

@@ -38,8 +38,8 @@ else:
 NO_PROGRAM, NO_NAMESPACE, NOT_BUILT = 64, 63, 1
 #: How much the folder of the node may hold, as a multiple of the image: buildah copies a system for each step.
 COPIES = 8
-#: Words by which this program runs another one with the answers to a root's questions.
-AS_ROOT = "--as-root"
+#: Words by which this program runs another one with the answers to a root's questions, and itself as that root.
+AS_ROOT, INSIDE = "--as-root", "--inside"
 #: What a session needs, by name in PATH.
 NEEDED = ("python3", "jupyterhub-singleuser")
 _RESULT, _BASE, _OUT = "localhost/carme-result", "localhost/carme-base-{}", "carme-out"
@@ -102,8 +102,8 @@ class Buildah:
     """
 
     def __init__(self, work: str, most: int, *, network: bool) -> None:
-        self.work, self.most, self.network = work, most, network
-        for name in ("storage", "run", "tmp", "empty"):
+        self.work, self.most, self.network, self.driver = work, most, network, "vfs"
+        for name in ("run", "tmp", "empty"):
             os.makedirs(os.path.join(work, name), mode=0o700, exist_ok=True)
         self.environ = {
             "HOME": work,
@@ -121,15 +121,21 @@ class Buildah:
             if name in os.environ:
                 self.environ[name] = os.environ[name]
 
-    def as_root(self, *argv: str, network: bool = True) -> "list[str]":
-        """Return the command by which a program runs as root of a user namespace."""
-        words = [sys.executable, "-IS", os.path.abspath(__file__), AS_ROOT, "unshare", "--user", "--map-root-user"]
-        return [*words, "--mount", *([] if network else ["--net"]), "--", *argv]
+    def choose_driver(self) -> None:
+        """Have layers lie over each other where the kernel and the node's disk can do that, else be copied."""
+        self.driver = "overlay"
+        try:
+            self.ask("from", "--name", "carme-try", "scratch")
+            self.ask("mount", "carme-try")
+            self.ask("rm", "carme-try")
+        except parts.CannotBuild:
+            parts.say("this node cannot lay layers over each other (overlay), so each step copies the system")
+            self.driver = "vfs"
 
     def words(self, *words: str) -> "list[str]":
         """Return a command of buildah."""
-        places = ["--root", os.path.join(self.work, "storage"), "--runroot", os.path.join(self.work, "run")]
-        return ["buildah", *places, "--storage-driver", "vfs", "--storage-opt", "vfs.ignore_chown_errors=true", *words]
+        places = ["--root", os.path.join(self.work, self.driver), "--runroot", os.path.join(self.work, "run")]
+        return ["buildah", *places, "--storage-driver", self.driver, *words]
 
     def run(self, *words: str, network: bool = True) -> None:
         """Run a command of buildah whose output is of interest; end it when it has written too much.
@@ -137,14 +143,12 @@ class Buildah:
         Raises:
             CannotBuild: it failed.
         """
-        argv = self.as_root(*self.words(*words), network=network)
+        argv = [*([] if network else ["unshare", "--net", "--"]), *self.words(*words)]
         process = subprocess.Popen(argv, env=self.environ, stdin=subprocess.DEVNULL, start_new_session=True)
         bound = parts.Bound(self.work, COPIES * self.most, Group(process))
-        try:
-            status = process.wait()
-        finally:
-            bound.stop()
-            Group(process).terminate()
+        status = process.wait()
+        bound.stop()
+        Group(process).terminate()
         if bound.broken:
             raise parts.CannotBuild(parts.TOO_LARGE, "the build takes too much of the node's disk")
         if status:
@@ -156,7 +160,7 @@ class Buildah:
         Raises:
             CannotBuild: it failed.
         """
-        return self.call(self.as_root(*self.words(*words)))
+        return self.call(self.words(*words))
 
     def call(self, argv: "list[str]", allowed: "tuple[int, ...]" = (0,)) -> str:
         """Return what a command says."""
@@ -183,7 +187,7 @@ class Buildah:
         """Copy what is in a folder, as far as the user may read it; return how many entries are left out."""
         argv = ["cp", "--archive", "--no-preserve=ownership,xattr,context", "--", f"{tree}/.", to]
         self.told = ""
-        self.call(self.as_root(*argv), allowed=(0, 1))
+        self.call(argv, allowed=(0, 1))
         lines = [line for line in self.told.splitlines() if line]
         if any("Permission denied" not in line for line in lines):
             raise parts.CannotBuild(NOT_BUILT, f"{tree} cannot be copied: {self.told.strip()[-500:]}")
@@ -292,7 +296,7 @@ def bake(buildah: Buildah, build: "dict[str, Any]", rootfs: str) -> None:
         )
     os.mkdir(rootfs, 0o700)
     buildah.copy(place, rootfs)
-    buildah.call(buildah.as_root("chmod", "--recursive", "u+rwX", "--", rootfs))
+    buildah.call(["chmod", "--recursive", "u+rwX", "--", rootfs])
 
 
 def prepare(rootfs: str, build: "dict[str, Any]") -> None:
@@ -332,84 +336,101 @@ def prepare(rootfs: str, build: "dict[str, Any]") -> None:
 
 
 def make(build: "dict[str, Any]", home: str, work: str) -> str:
-    """Build the image, and return its folder.
+    """Build the image, and return its folder; runs as root of the namespace.
 
     Raises:
-        CannotBuild: it could not be built; nothing of it is left.
+        CannotBuild: it could not be built.
     """
     images = os.path.join(home, ".carme", "images")
-    os.makedirs(images, mode=0o700, exist_ok=True)
     parts.remove_old(images, build.get("remove", []))
     layer, done = os.path.join(images, build["id"] + ".part"), os.path.join(images, build["id"])
     shutil.rmtree(layer, ignore_errors=True)
-    os.mkdir(layer, 0o700)
+    os.makedirs(layer, 0o700)
     buildah = Buildah(work, int(build["bytes"]), network=bool(build["network"]))
-    try:
-        check_node()
-        parts.say("image {name} by a Containerfile".format(**build))
-        for note in build["notes"]:
-            parts.say(note)
-        digests = {}
-        for number, base in enumerate(build["bases"]):
-            digests[base["reference"]] = fetch(buildah, number, base)
-        rootfs = os.path.join(layer, "rootfs")
-        bake(buildah, build, rootfs)
-        prepare(rootfs, build)
-        size, files = parts.size_of(rootfs)
-        parts.say(f"built: {parts.mib(size)} in {files} files")
-        parts.describe(layer, build, {"packages": {}, "python": "", "more": {"bases": digests}})
-        os.replace(layer, done)
-    finally:
-        shutil.rmtree(layer, ignore_errors=True)
+    parts.say("image {name} by a Containerfile".format(**build))
+    for note in build["notes"]:
+        parts.say(note)
+    buildah.choose_driver()
+    digests = {base["reference"]: fetch(buildah, number, base) for number, base in enumerate(build["bases"])}
+    rootfs = os.path.join(layer, "rootfs")
+    bake(buildah, build, rootfs)
+    prepare(rootfs, build)
+    size, files = parts.size_of(rootfs)
+    parts.say(f"built: {parts.mib(size)} in {files} files")
+    parts.describe(layer, build, {"packages": {}, "python": "", "more": {"bases": digests}})
+    os.replace(layer, done)
     return done
 
 
 def work_folder(id: str) -> str:
-    """Return a folder of this node for the build; what an earlier try has left there is removed."""
+    """Return a folder of this node for the build.
+
+    Raises:
+        CannotBuild: there is no place for one.
+    """
     for place in (os.environ.get("TMPDIR", ""), "/var/tmp", "/tmp"):  # noqa: S108  the name is not to be foreseen
         if place and os.path.isdir(place) and os.access(place, os.W_OK):
             return tempfile.mkdtemp(prefix=f"carme-build-{id}-", dir=place)
     raise parts.CannotBuild(NO_PROGRAM, "this node has no folder for temporary files")
 
 
-def remove_work(work: str) -> None:
-    """Remove the folder of this node; as root of a namespace, since folders in it may be closed to their owner."""
-    argv = ["unshare", "--user", "--map-root-user", "rm", "-rf", "--", work]
+def remove_trees(*trees: str) -> None:
+    """Remove folders; as root of a namespace, since folders in them may be closed to their owner."""
+    argv = ["unshare", "--user", "--map-root-user", "rm", "-rf", "--", *trees]
     try:
         subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     except OSError:
         pass
-    shutil.rmtree(work, ignore_errors=True)
+    for tree in trees:
+        shutil.rmtree(tree, ignore_errors=True)
 
 
 def _ended(number: int, _frame: "Any") -> None:
     raise parts.CannotBuild(128 + number, "it was ended before it was complete")
 
 
+def build_inside(folder: str, build: "dict[str, Any]") -> int:
+    """Build in a user namespace, in a process of its own, and leave nothing of what is not complete.
+
+    Raises:
+        CannotBuild: this node cannot build, or the build was ended.
+    """
+    check_node()
+    work = work_folder(build["id"])
+    argv = [sys.executable, "-IS", os.path.abspath(__file__)]
+    argv = [*argv, AS_ROOT, "unshare", "--user", "--map-root-user", "--mount", "--", *argv, INSIDE, folder, work]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.wait()
+    finally:
+        Group(process).terminate()
+        process.wait()
+        remove_trees(work, os.path.join(os.environ["HOME"], ".carme", "images", build["id"] + ".part"))
+
+
 def main(arguments: "list[str]") -> int:
     """Build the image that ``build.json`` of the session folder describes."""
     if arguments[:1] == [AS_ROOT]:
         become_root(arguments[1:])
+    inside = arguments[:1] == [INSIDE]
+    folder, *rest = arguments[1:] if inside else arguments
     os.umask(0o022)
-    signal.signal(signal.SIGTERM, _ended)
-    work = ""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if inside else _ended)
     try:
-        with open(os.path.join(arguments[0], "build.json"), encoding="utf-8") as file:
+        with open(os.path.join(folder, "build.json"), encoding="utf-8") as file:
             build = json.load(file)
-        work = work_folder(build["id"])
-        make(build, os.environ["HOME"], work)
+        if not inside:
+            return build_inside(folder, build)
+        make(build, os.environ["HOME"], rest[0])
     except parts.CannotBuild as error:
         parts.say(f"not built: {error.args[1]}.")
         return int(error.args[0])
     except (IndexError, KeyError, ValueError) as error:
         parts.say(f"not built: what is to be built cannot be read ({type(error).__name__}).")
-        return parts.BAD_DATA
+        return int(parts.BAD_DATA)
     except OSError as error:
         parts.say(f"not built: {error.filename or 'your home'} cannot be used: {error.strerror}.")
         return 1
-    finally:
-        if work:
-            remove_work(work)
     parts.say("the image {name} is ready: choose it in the form".format(**build))
     return 0
 
