@@ -101,7 +101,7 @@ def run(argv: "list[str]", environ: "dict[str, str]", layer: str, most: int, fai
             parts.TOO_LARGE, f"the packages take more than the {parts.mib(most)} that an image may have here"
         )
     if status:
-        raise parts.CannotBuild(1, f"{failed}; the last lines say why")
+        raise parts.CannotBuild(1, f"{failed} (status {status}); the last lines say why")
 
 
 def fill(layer: str, prefix: str, build: "dict[str, Any]") -> None:
@@ -263,8 +263,8 @@ def main(arguments: "list[str]") -> int:
             asyncio.run(install_environment(wanted))
         except Exception as error:  # noqa: BLE001  rattler has many, and their text is for the user
             parts.say(f"{type(error).__name__}: {error}")
-            return 1
-        return 0
+            os._exit(1)
+        os._exit(0)  # without Python's end, in which threads of py-rattler 0.28 crash now and then (SIGSEGV)
     try:
         with open(os.path.join(arguments[0], "build.json"), encoding="utf-8") as file:
             build = json.load(file)
