@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import yaml
 
+from carme_hub.containers.build.job import BuildWork
 from carme_hub.domain.images.builds import (
     BATCH,
     CONDA,
@@ -170,7 +171,7 @@ async def open_build(
         )
         gone, size = await removed_of(hub, user), int(limits.gib * _GIB)
         if asked.kind == CONTAINERFILE:
-            work = await system_work(hub, spawner, build, asked.context, size, gone)
+            work: BuildWork = await system_work(hub, spawner, build, asked.context, size, gone)
             build = work.build
         else:
             build, origin = await _on_base(hub, spawner, origin, build)

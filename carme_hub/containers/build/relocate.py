@@ -1,11 +1,15 @@
-# ruff: noqa: PTH108, PTH115, PTH118, PTH123, PTH211
+# ruff: noqa: PTH108, PTH115, PTH118, PTH123, PTH207, PTH211
 """Give an environment of conda another place: its files name the folder that they were installed into.
 
-Text gets the new path. In a binary file a path ends with a NUL byte, and the new one, which is shorter, is filled up
-with more of them, as conda itself does when it installs (conda's "prefix replacement"). This file is also the program
+Text gets the new path. In a binary file that conda says to have one (``conda-meta``), a path ends with a NUL byte, and
+the new one, which is shorter, is filled up with more of them, as conda itself does when it installs ("prefix
+replacement"). Other binary files stay as they are: what names a path there, such as compiled Python, need not end so.
+This file is also the program
 that does it: it runs as the account that unpacks, confined, with nothing but the standard library.
 """
 
+import glob
+import json
 import os
 import re
 import stat
@@ -33,9 +37,26 @@ def replaced(content: bytes, old: bytes, new: bytes) -> bytes:
     return re.sub(re.escape(old) + rb"[^\0]*\0", shorter, content)
 
 
+def binary_files(tree: str) -> "set[bytes]":
+    """Return the paths of the binary files in which conda has put the path of the environment."""
+    found = set()
+    for file in glob.glob(os.path.join(glob.escape(tree), "conda/conda-meta/*.json")):
+        try:
+            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as opened:
+                paths = json.load(opened)["paths_data"]["paths"]
+            found |= {
+                os.fsencode(os.path.join(tree, "conda", each["_path"]))
+                for each in paths
+                if each.get("file_mode") == "binary"
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # not as conda writes it
+    return found
+
+
 def relocate_tree(tree: str, old: bytes, new: bytes) -> int:
     """Replace a path in all files and links of a tree; return in how many."""
-    count = 0
+    count, binary = 0, binary_files(tree)
     for folder, folders, names in os.walk(os.fsencode(tree)):
         for name in (*names, *folders):  # links to folders are among these
             path = os.path.join(folder, name)
@@ -51,7 +72,7 @@ def relocate_tree(tree: str, old: bytes, new: bytes) -> int:
                 continue
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 content = file.read()
-            if old not in content:
+            if old not in content or (b"\0" in content and path not in binary):
                 continue
             with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_TRUNC), "wb") as file:
                 file.write(replaced(content, old, new))

@@ -69,7 +69,7 @@ def parse_environment(value: object, allowed: Mapping[str, str]) -> CondaEnviron
     packages, lines = _dependencies(value["dependencies"])
     pip = checked_text("\n".join(lines)) if lines else ""
     names = {re.split(r"[ =<>!~]", each, maxsplit=1)[0].lower() for each in packages}
-    of_pip = {found[0].lower() for each in lines if (found := _PIP_NAME.match(each.strip()))}
+    of_pip = {match[0].lower() for each in lines if (match := _PIP_NAME.match(each.strip()))}
     if pip and "python" not in names:
         raise CannotBuild("environment.yml has packages of pip, so list python, and pip, among those of conda.")
     if KERNEL not in names | of_pip:

@@ -40,7 +40,8 @@ def environ_of(file: Containerfile, below: Mapping[str, str]) -> dict[str, str]:
     Raises:
         CannotBuild: an instruction cannot be read, or there are too many variables, or too long ones.
     """
-    environ, defaults, arguments = {"PATH": PATH, **below}, _arguments(file.arguments), {}
+    environ, defaults = {"PATH": PATH, **below}, _arguments(file.arguments)
+    arguments: dict[str, str] = {}
     for each in file.layers():
         known = {**arguments, **environ}
         try:

@@ -17,6 +17,7 @@ import glob
 import importlib.util
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -47,18 +48,19 @@ print(json.dumps({"place": place, "packages": found, "python": sys.version.split
 
 async def install_environment(wanted: "dict[str, Any]") -> None:
     """Solve and install; runs in a process of its own, which has py-rattler."""
-    import rattler  # type: ignore[import-not-found,unused-ignore]
+    import rattler
 
-    cache = wanted["cache"]
+    cache = pathlib.Path(wanted["cache"])
     specs = [rattler.MatchSpec(each, strict=False) for each in wanted["packages"]]
     channels = [rattler.Channel(each) for each in wanted["channels"]]
-    gateway = rattler.Gateway(cache_dir=os.path.join(cache, "repodata"))
+    gateway = rattler.Gateway(cache_dir=cache / "repodata")
     parts.say("looking for packages in {}".format(", ".join(wanted["channels"])))
     records = await rattler.solve(channels, specs, gateway=gateway, virtual_packages=rattler.VirtualPackage.detect())
     for each in sorted(records, key=lambda record: record.name.source):
         parts.say(f"  {each.name.source} {each.version} {each.build} ({each.channel})")
-    options = {"cache_dir": os.path.join(cache, "pkgs"), "execute_link_scripts": False, "show_progress": False}
-    await rattler.install(records, wanted["prefix"], **options)
+    await rattler.install(
+        *(records, wanted["prefix"]), cache_dir=cache / "pkgs", execute_link_scripts=False, show_progress=False
+    )
 
 
 def fetch_rattler(tools: str, environ: "dict[str, str]") -> None:

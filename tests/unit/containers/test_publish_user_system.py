@@ -131,6 +131,9 @@ def test_an_environment_of_conda_names_its_new_place(open_path: Path, monkeypatc
     (place.layer / "conda/bin/tool").write_text(f"#!{old}/conda/bin/python\n")
     (place.layer / "conda/lib").mkdir()
     (place.layer / "conda/lib/lib.so").write_bytes(b"\0" + old.encode() + b"/conda/lib\0end")
+    (place.layer / "conda/conda-meta").mkdir()
+    paths = {"paths": [{"_path": "lib/lib.so", "file_mode": "binary"}]}
+    (place.layer / "conda/conda-meta/lib.json").write_text(json.dumps({"paths_data": paths}))
     place.build = replace(place.build, kind="conda")
     layer = place.publish() / "opt/carme/layer"
     assert json.loads((layer / kernel.relative_to(place.layer)).read_text())["argv"] == [

@@ -41,6 +41,7 @@ def tree_of(folder: Path) -> Path:
     (tree / "lib").symlink_to(OLD.decode() + "/lib64")
     (tree / "out").symlink_to("/etc/passwd")
     (tree / "kept").write_bytes(b"plain")
+    (tree / "code.pyc").write_bytes(b"\0" + OLD + b"/code.py with more")
     return tree
 
 
@@ -49,6 +50,7 @@ def test_files_and_links_of_a_tree_name_the_new_place(tmp_path: Path) -> None:
     assert relocate_tree(str(tree), OLD, NEW) == 2
     assert (tree / "bin/tool").read_bytes() == (tree / "bin/again").read_bytes() == b"#!/opt/layer/bin/python\n"
     assert (tree / "lib").readlink() == Path("/opt/layer/lib64")
+    assert OLD in (tree / "code.pyc").read_bytes(), "whatever it is, a NUL need not end the path there"
     assert (tree / "out").readlink() == Path("/etc/passwd")
 
 
