@@ -99,6 +99,8 @@ LEFT = {
     "browser/test_images_page.py": ("",),
     # Images on nodes and of users from first to last; unit tests have each step with real skopeo and umoci.
     "cluster/images/test_images_story.py": ("",),
+    # What a change of carme_hub/node/images alone can break: a real buildah, and a kernel of conda.
+    "cluster/images/test_whole_builds.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),

@@ -117,6 +117,7 @@ class BuildsPage(BuildPage):
             "images": {name: text for name, text in offer.images.items() if name not in own},
             "profiles": {each.slug: each.display_name for each in offer.profiles},
             "limits": limits,
+            "channels": list(catalogue(hub).settings.build_channels),
             "sent": sent,
             "refused": refused,
             "key": secrets.token_urlsafe(16),
