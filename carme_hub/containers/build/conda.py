@@ -31,5 +31,5 @@ class CondaWork(BuildWork):
 
     def programs(self) -> dict[str, str]:
         """Return its programs."""
-        texts = {PROGRAM: program("images/conda"), "carme_build.py": program("images/layer")}
+        texts = {PROGRAM: program("images/conda"), "layer.py": program("images/layer")}
         return {**texts, "carme_packages.py": program("packages")}

@@ -51,7 +51,7 @@ class ContainerfileWork(BuildWork):
 
     def programs(self) -> dict[str, str]:
         """Return its programs."""
-        return {PROGRAM: program("images/system"), "carme_build.py": program("images/layer")}
+        return {PROGRAM: program("images/system"), "layer.py": program("images/layer")}
 
     @property
     def on_node(self) -> bool:

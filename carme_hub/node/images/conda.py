@@ -4,7 +4,7 @@
 """Builds an image of a user by an environment.yml: an environment of conda in a folder, and a kernel that runs in it.
 
 The batch script of the build runs it as ``python3 carme-build FOLDER`` with the base image's Python in its container,
-and the session folder, which has ``build.json``, ``carme_build.py`` (``layer.py``) and ``carme_packages.py``. The
+and the session folder, which has ``build.json``, ``layer.py`` and ``carme_packages.py``. The
 environment is ``~/.carme/images/ID/conda``: its files name that folder, so while it is made ``ID`` is a link to
 ``ID.part``, which takes its place once it is complete and within its bounds.
 
@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carme_hub.node.images import layer as parts
-else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    import carme_build as parts
+else:  # beside this file, which is a file of the session folder
+    sys.dont_write_bytecode, _before = True, sys.dont_write_bytecode
+    _spec = importlib.util.spec_from_file_location(
+        "carme_build", os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer.py")
+    )
+    parts = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(parts)
+    sys.dont_write_bytecode = _before
 
 #: What solves and installs.
 RATTLER = "py-rattler>=0.20,<1"

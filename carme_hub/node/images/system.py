@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # ruff: noqa: PTH100, PTH102, PTH103, PTH105, PTH108, PTH112, PTH113, PTH114, PTH115
-# ruff: noqa: PTH118, PTH120, PTH123, PTH202, PTH208, PTH211, SIM105, UP022
+# ruff: noqa: PTH118, PTH120, PTH123, PTH202, PTH207, PTH208, PTH211, SIM105, UP022
 """Builds an image of a user by a Containerfile: a whole system in a folder, by the node's buildah, without root.
 
 The batch script of the build runs it as ``/usr/bin/python3 carme-build FOLDER`` outside of any container, with the
-session folder, which has ``build.json`` and ``carme_build.py`` (``layer.py``). Containers and layers are in a folder of
+session folder, which has ``build.json`` and ``layer.py``. Containers and layers are in a folder of
 this node that is removed at the end; the result goes to ``~/.carme/images/ID.part/rootfs``, and the folder becomes
 ``~/.carme/images/ID`` when it is complete and within its bounds.
 
@@ -15,6 +15,8 @@ image everything belongs to root anyway, and a session runs as its user.
 """
 
 import ctypes
+import glob
+import importlib.util
 import json
 import os
 import platform
@@ -30,9 +32,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carme_hub.node.images import layer as parts
-else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    import carme_build as parts
+else:  # beside this file, which is a file of the session folder
+    sys.dont_write_bytecode, _before = True, sys.dont_write_bytecode
+    _spec = importlib.util.spec_from_file_location(
+        "carme_build", os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer.py")
+    )
+    parts = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(parts)
+    sys.dont_write_bytecode = _before
 
 #: Exit codes beside those of ``layer``: a program that the node lacks, and no user namespaces.
 NO_PROGRAM, NO_NAMESPACE, NOT_BUILT = 64, 63, 1
@@ -45,7 +52,7 @@ NEEDED = ("python3", "jupyterhub-singleuser")
 _RESULT, _BASE, _OUT = "localhost/carme-result", "localhost/carme-base-{}", "carme-out"
 _APT = "/etc/apt/apt.conf.d/99carme-build"
 _ACCEPT = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
-_POLICY = "/etc/containers/policy.json"
+_POLICY, _SIGNATURES = "/etc/containers/policy.json", "/etc/containers/registries.d"
 #: System calls about owners and users, by the name of the processor and its number for the kernel (seccomp(2)).
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CALLS = {
@@ -114,12 +121,25 @@ class Buildah:
             "BUILDAH_ISOLATION": "chroot",
             "_CONTAINERS_USERNS_CONFIGURED": "done",
         }
+        self._look_for_signatures(os.path.join(work, ".config/containers/registries.d"))
         auth = os.path.join(os.environ.get("HOME", "/"), ".config/containers/auth.json")
         if os.path.isfile(auth):
             self.environ["REGISTRY_AUTH_FILE"] = auth
         for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
             if name in os.environ:
                 self.environ[name] = os.environ[name]
+
+    def _look_for_signatures(self, folder: str) -> None:
+        """Have signatures looked for where the node says, and nowhere else: a root has a folder that is not ours."""
+        os.makedirs(folder, mode=0o700)
+        says = False
+        for file in glob.glob(os.path.join(_SIGNATURES, "*.yaml")):
+            shutil.copy(file, folder)
+            with open(file, encoding="utf-8") as opened:
+                says = says or any(line.startswith("default-docker") for line in opened)
+        if not says:
+            with open(os.path.join(folder, "carme.yaml"), "w", encoding="utf-8") as opened:
+                opened.write(f"default-docker:\n  lookaside: file://{self.work}/signatures\n")
 
     def choose_driver(self) -> None:
         """Have layers lie over each other where the kernel and the node's disk can do that, else be copied."""
@@ -296,7 +316,7 @@ def bake(buildah: Buildah, build: "dict[str, Any]", rootfs: str) -> None:
         )
     os.mkdir(rootfs, 0o700)
     buildah.copy(place, rootfs)
-    buildah.call(["chmod", "--recursive", "u+rwX", "--", rootfs])
+    buildah.call(["chmod", "--recursive", "u+rwX,ug-s", "--", rootfs])
 
 
 def prepare(rootfs: str, build: "dict[str, Any]") -> None:

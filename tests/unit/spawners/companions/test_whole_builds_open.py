@@ -62,7 +62,7 @@ async def test_the_job_runs_on_the_node_with_the_base_at_its_digest(part: Any, s
     folder = found["spec"].session_folder
     assert found["plan"]["argv"] == ["/usr/bin/python3", "-IS", f"{folder}/carme-build", folder]
     assert found["plan"]["environ"]["HOME"] == ALICE.home
-    assert "carme_build.py" in found["files"]
+    assert "layer.py" in found["files"]
     said = found["build"]
     assert said["containerfile"].startswith("FROM localhost/carme-base-0 AS stage0\nRUN pip install rich\n")
     [base] = said["bases"]
