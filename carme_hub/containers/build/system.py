@@ -51,7 +51,8 @@ class ContainerfileWork(BuildWork):
 
     def programs(self) -> dict[str, str]:
         """Return its programs."""
-        return {PROGRAM: program("images/system"), "layer.py": program("images/layer")}
+        beside = {f"{name}.py": program(f"images/{name}") for name in ("buildah", "layer")}
+        return {PROGRAM: program("images/system"), **beside}
 
     @property
     def on_node(self) -> bool:

@@ -108,7 +108,7 @@ def test_files_are_taken_of_folders_in_the_home_alone(
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_answers_calls_about_owners_and_lets_all_others_pass(session: Path, machine: str) -> None:
-    parts = module(session)
+    parts = vars(module(session)["tool"])
     code = parts["root_filter"](machine)
     lines = [struct.unpack("HBBI", code[at : at + 8]) for at in range(0, len(code), 8)]
 
