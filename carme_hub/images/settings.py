@@ -105,9 +105,9 @@ class CarmeImages(LoggingConfigurable):
         value_trait=Unicode(),
         default_value={"conda-forge": "https://conda.anaconda.org/conda-forge"},
         help="""Channels of conda from which an ``environment.yml`` of a user may take packages, each with the address
-        from which compute nodes fetch: a mirror, or a folder that they see (``file://``). Others are refused. A file
-        without channels takes all of these, in this order. The default is conda-forge alone; empty: no packages of
-        conda. Example: ``{"conda-forge": "https://conda.example.org/conda-forge", "ours": "file:///srv/conda"}``.""",
+        from which compute nodes fetch: a mirror, or a folder that containers see (``file://``). Others are refused. A
+        file without channels takes all of these, in this order. The default is conda-forge alone; empty: no packages
+        of conda. Example: ``{"conda-forge": "https://conda.example.org/conda-forge", "ours": "file:///srv/conda"}``.""",
     ).tag(config=True)
 
     scan = List(

@@ -51,7 +51,8 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
 
 
 def _of_own(build: Build) -> str:
-    on_top = f"your own, on top of {build.base}"
+    how = "by a Containerfile on" if build.kind == CONTAINERFILE else "on"
+    on_top = f"your own, {how} top of {build.base}"
     return f"{build.description} ({on_top})" if build.description else on_top
 
 

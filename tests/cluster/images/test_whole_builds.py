@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -94,7 +95,9 @@ def whole(demo_hub: Hub, open_folder: Path, tmp_path_factory: pytest.TempPathFac
             said = {"name": name, "description": "With a system", "format": "dir", "base": "own", "digest": digest}
             (image / "image.json").write_text(json.dumps(said))
         (store / name).symlink_to(f".digests/{image.name}")
-    channel = Channel(open_folder / "channel")
+    demo_hub.login("ada")
+    demo_hub.login("alice")
+    channel = Channel(Path(pwd.getpwnam("alice").pw_dir) / "channel")  # which containers see, as a site's is bound
     channel.add_python(site="/opt/venv/lib/python3.11/site-packages")
     channel.add("carme-lib", "1.5", {"bin/carme-tool": TOOL, "lib/x.bin": f"\0{PLACEHOLDER}/x\0"}, depends=("python",))
     pure = {"site-packages/carme_pure.py": "VERSION = '2.0'\n"}
@@ -105,8 +108,6 @@ def whole(demo_hub: Hub, open_folder: Path, tmp_path_factory: pytest.TempPathFac
         target = f"docker://{loopback.address}/data:1"
         copy = ["skopeo", "--insecure-policy", "copy", "--dest-tls-verify=false", f"oci:{layout}", target]
         subprocess.run(copy, check=True, capture_output=True)
-        demo_hub.login("ada")
-        demo_hub.login("alice")
         more = {"CARME_SANDBOX_REGISTRIES": f"{loopback.address}/*", "CARME_SANDBOX_CHANNEL": channel.address}
         demo_hub.restart(CARME_SANDBOX_IMAGES=str(store), **more)
         site = Site(demo_hub, store)
