@@ -150,9 +150,11 @@ class Buildah:
         argv = [*([] if network else ["unshare", "--net", "--"]), *self.words(*words)]
         process = subprocess.Popen(argv, env=self.environ, stdin=subprocess.DEVNULL, start_new_session=True)
         bound = parts.Bound(self.work, COPIES * self.most, Group(process))
-        status = process.wait()
-        bound.stop()
-        Group(process).terminate()
+        try:
+            status = process.wait()
+        finally:
+            bound.stop()
+            Group(process).terminate()
         if bound.broken:
             raise parts.CannotBuild(parts.TOO_LARGE, "the build takes too much of the node's disk")
         if status:

@@ -245,6 +245,10 @@ def _ended(number: int, _frame: "Any") -> None:
     raise parts.CannotBuild(128 + number, "it was ended before it was complete")
 
 
+def _ended_inside(number: int, _frame: "Any") -> None:
+    sys.exit(128 + number)  # what buildah runs ends with it, and who began this says so
+
+
 def build_inside(folder: str, build: "dict[str, Any]") -> int:
     """Build in a user namespace, in a process of its own, and leave nothing of what is not complete.
 
@@ -259,6 +263,11 @@ def build_inside(folder: str, build: "dict[str, Any]") -> int:
     try:
         return process.wait()
     finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
         tool.Group(process).terminate()
         process.wait()
         remove_trees(work, os.path.join(os.environ["HOME"], ".carme", "images", build["id"] + ".part"))
@@ -271,7 +280,7 @@ def main(arguments: "list[str]") -> int:
     inside = arguments[:1] == [INSIDE]
     folder, *rest = arguments[1:] if inside else arguments
     os.umask(0o022)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL if inside else _ended)
+    signal.signal(signal.SIGTERM, _ended_inside if inside else _ended)
     try:
         with open(os.path.join(folder, "build.json"), encoding="utf-8") as file:
             build = json.load(file)

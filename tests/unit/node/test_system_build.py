@@ -106,6 +106,60 @@ def test_files_are_taken_of_folders_in_the_home_alone(
             parts["context_of"]({"context": str(wrong)}, "/empty")
 
 
+class BuildahThatHangs:
+    """A node whose buildah makes a system of some bytes, and then builds without end where it is told to."""
+
+    def __init__(self, folder: Path, size: int, *, hangs: bool) -> None:
+        self.tree, self.bin, self.temporary = system(folder / "made"), folder / "bin", folder / "node"
+        (self.tree / "usr/large").write_bytes(b"0" * size)
+        for each in (self.bin, self.temporary):
+            each.mkdir()
+        bud = "sleep 100" if hangs else "true"
+        script = f'#!/bin/sh\ncase "$*" in\n*" bud "*) echo begun; {bud} ;;\n*" mount "*) echo {self.tree} ;;\nesac\n'
+        (self.bin / "buildah").write_text(script)
+        (self.bin / "buildah").chmod(0o755)
+
+    def begin(self, session: Path, home: Path) -> subprocess.Popen[str]:
+        """Begin the build of a session folder."""
+        path = f"{self.bin}:/usr/bin:/bin"
+        environ = {"HOME": str(home), "PATH": path, "TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1"}
+        argv = [sys.executable, "-IS", str(session / "carme-build"), str(session)]
+        return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.parametrize(("size", "status", "said"), [(10, 0, "is ready"), (2 << 20, 65, "more than the 1 MiB")])
+def test_a_system_is_there_when_it_is_complete_and_within_its_bounds(
+    session: Path, tmp_path: Path, size: int, status: int, said: str
+) -> None:
+    build = json.loads((session / "build.json").read_text())
+    (session / "build.json").write_text(json.dumps({**build, "bytes": 1 << 20}))
+    node = BuildahThatHangs(tmp_path, size, hangs=False)
+    process = node.begin(session, tmp_path / "home")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, said in out) == (status, True), out
+    images = tmp_path / "home/.carme/images"
+    assert [each.name for each in images.iterdir()] == ([ID] if status == 0 else [])
+    assert list(node.temporary.iterdir()) == []
+    if status == 0:
+        about = json.loads((images / ID / "image.json").read_text())
+        assert (about["kind"], about["text"]) == ("containerfile", "FROM lab\n")
+        assert (images / ID / "rootfs/usr/bin/python3").is_file()
+
+
+def test_a_build_that_is_ended_leaves_nothing_on_the_node_or_in_the_home(session: Path, tmp_path: Path) -> None:
+    node = BuildahThatHangs(tmp_path, 10, hangs=True)
+    process = node.begin(session, tmp_path / "home")
+    assert process.stdout is not None
+    while "begun" not in process.stdout.readline():
+        pass
+    assert list(node.temporary.iterdir())
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "ended before it was complete" in out) == (143, True), out
+    assert list(node.temporary.iterdir()) == []
+    assert list((tmp_path / "home/.carme/images").iterdir()) == []
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_answers_calls_about_owners_and_lets_all_others_pass(session: Path, machine: str) -> None:
     parts = vars(module(session)["tool"])
