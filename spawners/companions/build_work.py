@@ -7,6 +7,7 @@ offered, pinned to its digest and at its place in the store; one of a registry i
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,12 +88,13 @@ async def system_work(
     if below in file.bases and (image := found[file.bases.index(below)]) is not None:
         name, digest, environ = image.name, image.digest, dict(image.environ)
     environ = environ_of(file, environ)
+    names = [each for each in settings.build_environ if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", each)]
     return ContainerfileWork(
         replace(build, base=name, base_digest=digest),
         size,
-        settings.build_environ,
+        {each: settings.build_environ[each] for each in names},
         remove,
-        containerfile=file.text([f"localhost/carme-base-{number}" for number in range(len(bases))]),
+        containerfile=file.text([f"localhost/carme-base-{number}" for number in range(len(bases))], names),
         bases=bases,
         context=checked_context(context, owner.home) if file.needs_files else "",
         network=settings.build_network,

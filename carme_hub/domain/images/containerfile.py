@@ -124,11 +124,11 @@ class Containerfile:
             chain.insert(0, self.stages[below])
         return chain
 
-    def text(self, names: Sequence[str]) -> str:
+    def text(self, names: Sequence[str], arguments: Sequence[str] = ()) -> str:
         """Return it as buildah takes it.
 
         Args:
-            names: of the bases, where it is built.
+            names: of the bases, where it is built. arguments: names of variables of the site for its steps.
         """
         lines = [f"{each.keyword} {each.text}" for each in self.arguments]
         for number, stage in enumerate(self.stages):
@@ -136,7 +136,7 @@ class Containerfile:
                 below = f"stage{stage.stage}"
             else:
                 below = names[stage.base] if stage.base is not None else "scratch"
-            lines.append(f"FROM {below} AS stage{number}")
+            lines += [f"FROM {below} AS stage{number}", *(f"ARG {each}" for each in arguments)]
             lines += [f"{each.keyword} {each.text}" for each in stage.instructions]
         return "\n".join(lines) + "\n"
 

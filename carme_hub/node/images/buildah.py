@@ -85,6 +85,38 @@ class Group:
             pass
 
 
+class Begun:
+    """A process in a group of its own, which ends with a block: no signal can come between its begin and the block."""
+
+    def __init__(self, argv: "list[str]", environ: "Any" = None) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self._before = before
+        self.process = subprocess.Popen(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+
+    def wait(self) -> int:
+        """Return how it ended; signals come from now on."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        return self.process.wait()
+
+    def end(self, grace: float = 0.0) -> None:
+        """End it and all that it started, at the latest after so many seconds."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        if grace:
+            self.process.terminate()
+            try:
+                self.process.wait(grace)
+            except subprocess.TimeoutExpired:
+                pass
+        Group(self.process).terminate()
+        self.process.wait()
+
+
 class Buildah:
     """The node's buildah, for one build.
 
@@ -148,13 +180,13 @@ class Buildah:
             CannotBuild: it failed.
         """
         argv = [*([] if network else ["unshare", "--net", "--"]), *self.words(*words)]
-        process = subprocess.Popen(argv, env=self.environ, stdin=subprocess.DEVNULL, start_new_session=True)
-        bound = parts.Bound(self.work, COPIES * self.most, Group(process))
+        begun = Begun(argv, self.environ)
+        bound = parts.Bound(self.work, COPIES * self.most, Group(begun.process))
         try:
-            status = process.wait()
+            status = begun.wait()
         finally:
             bound.stop()
-            Group(process).terminate()
+            begun.end()
         if bound.broken:
             raise parts.CannotBuild(parts.TOO_LARGE, "the build takes too much of the node's disk")
         if status:

@@ -139,7 +139,7 @@ def bake(buildah: "tool.Buildah", build: "dict[str, Any]", rootfs: str) -> None:
         opened.write('APT::Sandbox::User "root";\n')  # apt looks whether it has become another user
     options = ["--isolation", "chroot", "--pull-never", "--layers=false", "--format", "oci", "--file", file]
     options += ["--volume", f"{apt}:{_APT}:ro"]
-    options += [f"--env={name}={value}" for name, value in build["environ"].items()]
+    options += [f"--build-arg={name}={value}" for name, value in build["environ"].items()]
     context = context_of(build, os.path.join(buildah.work, "empty"))
     buildah.run("bud", *options, "--tag", _RESULT, context, network=buildah.network)
     buildah.ask("from", "--pull-never", "--name", _OUT, _RESULT)
@@ -259,17 +259,11 @@ def build_inside(folder: str, build: "dict[str, Any]") -> int:
     work = work_folder(build["id"])
     argv = [sys.executable, "-IS", os.path.abspath(__file__)]
     argv = [*argv, AS_ROOT, "unshare", "--user", "--map-root-user", "--mount", "--", *argv, INSIDE, folder, work]
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+    begun = tool.Begun(argv)
     try:
-        return process.wait()
+        return int(begun.wait())
     finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            pass
-        tool.Group(process).terminate()
-        process.wait()
+        begun.end(5.0)
         remove_trees(work, os.path.join(os.environ["HOME"], ".carme", "images", build["id"] + ".part"))
 
 

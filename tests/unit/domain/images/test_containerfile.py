@@ -40,6 +40,7 @@ def test_buildah_gets_what_the_hub_has_read_on_local_names() -> None:
         "COPY data /data",
         "ENV DATA=/data",
     ]
+    assert "FROM x AS stage0\nARG MIRROR\nRUN" in file.text(["x"], ["MIRROR"])
     assert file.base == Base("scratch")
     assert (file.needs_files, file.needs_network) == (True, False)
     said = " ".join(file.notes)

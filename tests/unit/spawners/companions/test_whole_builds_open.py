@@ -64,7 +64,9 @@ async def test_the_job_runs_on_the_node_with_the_base_at_its_digest(part: Any, s
     assert found["plan"]["environ"]["HOME"] == ALICE.home
     assert "layer.py" in found["files"]
     said = found["build"]
-    assert said["containerfile"].startswith("FROM localhost/carme-base-0 AS stage0\nRUN pip install rich\n")
+    steps = "FROM localhost/carme-base-0 AS stage0\nARG PIP_INDEX_URL\nRUN pip install rich\n"
+    assert said["containerfile"].startswith(steps)
+    assert said["environ"] == {"PIP_INDEX_URL": "http://mirror/simple"}, "for the steps, and in no image"
     [base] = said["bases"]
     assert (base["path"], base["digest"], base["environ"]["CUDA_HOME"]) == ("/srv/whole", DIGEST, "/cuda")
     assert said["path"].startswith("/opt/x/bin:/bin:/opt/venv/bin")
