@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -85,8 +86,9 @@ class Channel:
         version = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
         minor = version.rpartition(".")[0]
         config = f"home = {Path(python).parent}\ninclude-system-site-packages = false\n"
-        links = {"bin/python": python, "bin/python3": "python", f"bin/python{minor}": "python"}
-        files = {"pyvenv.cfg": config, f"lib/python{minor}/site-packages/README.txt": ""}
+        links = {"bin/python": f"python{minor}", "bin/python3": f"python{minor}"}
+        program = Path(os.path.realpath(python)).read_bytes()
+        files = {"pyvenv.cfg": config, f"lib/python{minor}/site-packages/README.txt": "", f"bin/python{minor}": program}
         self.add("python", version, files, links=links)
         self.add("pip", "99.0", {"site-packages/pip-of-image.pth": f"{site}\n"}, depends=("python",), python=True)
         self.add(

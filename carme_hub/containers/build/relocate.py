@@ -65,7 +65,8 @@ def relocate_tree(tree: str, old: bytes, new: bytes) -> int:
                 target = os.readlink(path)
                 if target.startswith(old):
                     os.unlink(path)
-                    os.symlink(new + target[len(old) :], path)
+                    inside = os.fsencode(tree) + target[len(old) :]
+                    os.symlink(os.path.relpath(inside, folder), path)  # wherever it is, also on its way there
                     count += 1
                 continue
             if not stat.S_ISREG(state.st_mode) or state.st_size > _LARGEST:

@@ -49,7 +49,7 @@ def test_files_and_links_of_a_tree_name_the_new_place(tmp_path: Path) -> None:
     tree = tree_of(tmp_path)
     assert relocate_tree(str(tree), OLD, NEW) == 2
     assert (tree / "bin/tool").read_bytes() == (tree / "bin/again").read_bytes() == b"#!/opt/layer/bin/python\n"
-    assert (tree / "lib").readlink() == Path("/opt/layer/lib64")
+    assert (tree / "lib").readlink() == Path("lib64")
     assert OLD in (tree / "code.pyc").read_bytes(), "whatever it is, a NUL need not end the path there"
     assert (tree / "out").readlink() == Path("/etc/passwd")
 
