@@ -60,7 +60,9 @@ async def install_environment(wanted: "dict[str, Any]") -> None:
     channels = [rattler.Channel(each) for each in wanted["channels"]]
     gateway = rattler.Gateway(cache_dir=cache / "repodata")
     parts.say("looking for packages in {}".format(", ".join(wanted["channels"])))
-    records = await rattler.solve(channels, specs, gateway=gateway, virtual_packages=rattler.VirtualPackage.detect())
+    # What the node has, as CUDA; CONDA_OVERRIDE_CUDA and the like say what others have.
+    there = rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env())
+    records = await rattler.solve(channels, specs, gateway=gateway, virtual_packages=there)
     for each in sorted(records, key=lambda record: record.name.source):
         parts.say(f"  {each.name.source} {each.version} {each.build} ({each.channel})")
     await rattler.install(

@@ -33,17 +33,18 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     found.add_python(site=str(site), python=os.path.realpath(sys.executable))
     library = {"bin/carme-tool": TOOL, "lib/carme.bin": b"\0" + PLACEHOLDER.encode() + b"/lib\0end"}
     found.add("carme-lib", "1.5", library, depends=("python",))
+    found.add("carme-gpu", "1.0", {"lib/gpu.txt": "gpu"}, depends=("python", "__cuda >=12"))
     pure = {"site-packages/carme_pure.py": "VERSION = '2.0'\n"}
     found.add("carme-pure", "2.0", pure, depends=("carme-lib >=1",), python=True)
     return found
 
 
-def run(channel: Channel, folder: Path, dependencies: list[Any], size: int = 1 << 30) -> str:
+def run(channel: Channel, folder: Path, dependencies: list[Any], size: int = 1 << 30, **environ_of_site: str) -> str:
     """Build in a home; return the log, with the exit status as its last line."""
     channels = {"ours": channel.address}
     text = parse_environment({"dependencies": dependencies}, channels).text()
     build = Build(ID, "alice", "tools", "default", "sha256:" + "1" * 64, kind="conda", text=text)
-    work = CondaWork(build, size, {"PIP_NO_INDEX": "1"}, (), channels=channels)
+    work = CondaWork(build, size, {"PIP_NO_INDEX": "1", **environ_of_site}, (), channels=channels)
     session, home = folder / "session", folder / "home"
     for each in (session, home):
         each.mkdir(exist_ok=True)
@@ -85,6 +86,13 @@ def test_an_environment_is_a_kernel_that_has_our_runs_and_can_be_moved(channel: 
     binary = (moved / "conda/lib/carme.bin").read_bytes()
     assert binary.startswith(b"\0" + os.fsencode(moved) + b"/conda/lib\0")
     assert binary.endswith(b"\0end")
+
+
+def test_a_node_without_a_gpu_builds_for_those_that_have_one_where_the_site_says_so(
+    channel: Channel, tmp_path: Path
+) -> None:
+    assert "__cuda" in run(channel, tmp_path, ["python", "carme-gpu"], CONDA_OVERRIDE_CUDA="11.8")
+    assert run(channel, tmp_path, ["python", "carme-gpu"], CONDA_OVERRIDE_CUDA="12.4").endswith("status 0")
 
 
 @pytest.mark.parametrize(
