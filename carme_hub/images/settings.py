@@ -81,9 +81,9 @@ class CarmeImages(LoggingConfigurable):
     build_environ = Dict(
         key_trait=Unicode(),
         value_trait=Unicode(),
-        help="""Variables for pip in the jobs that build images of users, such as a mirror of PyPI or a proxy where
-        compute nodes have no network. Not for passwords: users put those into their own ``pip.conf``. The default is
-        empty. Example: ``{"PIP_INDEX_URL": "https://pypi.example.org/simple"}``.""",
+        help="""Variables for pip, and for the steps of a Containerfile, in the jobs that build images of users, such as
+        a mirror of PyPI or a proxy where compute nodes have no network. Not for passwords: users put those into their
+        own ``pip.conf``. The default is empty. Example: ``{"PIP_INDEX_URL": "https://pypi.example.org/simple"}``.""",
     ).tag(config=True)
 
     build_registries = List(
