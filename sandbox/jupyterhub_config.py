@@ -94,6 +94,9 @@ c.CarmeActivity.interval = float(os.environ.get("CARME_SANDBOX_SAMPLES", "10"))
 c.CarmeImages.stores = os.environ.get("CARME_SANDBOX_IMAGES", "").split()
 c.CarmeImages.node_store = os.environ.get("CARME_SANDBOX_NODE_IMAGES", "")
 c.CarmeImages.interval = 5
+c.CarmeImages.build_registries = os.environ.get("CARME_SANDBOX_REGISTRIES", "").split()
+if "CARME_SANDBOX_CHANNEL" in os.environ:
+    c.CarmeImages.build_channels = {"ours": os.environ["CARME_SANDBOX_CHANNEL"]}
 
 # -- who may log in -------------------------------------------------------------------------------------------------
 c.CarmeAuthenticator.authenticator_class = facts["login"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from carme_hub.domain.images.builds import Build, BuildState
+from carme_hub.domain.images.builds import CONTAINERFILE, Build, BuildState
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.domain.images.start_times import Fetching, Held, bytes_per_second, fetching, measured
 from carme_hub.errors import StoreError
@@ -116,6 +116,8 @@ class OfferedImages:
 
     def fetching(self, view: ImageView, name: str, nodes: Collection[str]) -> Fetching | None:
         """Return whether an image has to be fetched; None where sessions use the store itself, or it has no digest."""
+        if name in view.builds and view.builds[name].kind == CONTAINERFILE:
+            return None  # it is in the user's home
         image = view.images.get(view.builds[name].base if name in view.builds else name)
         if not self.settings.node_store or image is None or not image.digest:
             return None

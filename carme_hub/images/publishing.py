@@ -21,10 +21,11 @@ from carme_hub.containers.build.publish import (
     published_before,
     remove_waiting,
 )
+from carme_hub.containers.build.publish_system import System
 from carme_hub.containers.build.scan import NotAllowed
 from carme_hub.containers.store.folder import StoreFolder
-from carme_hub.domain.images.audience import is_of, passed_on
-from carme_hub.domain.images.builds import Build, BuildState
+from carme_hub.domain.images.audience import is_of, reaches_beyond
+from carme_hub.domain.images.builds import CONTAINERFILE, Build, BuildState
 from carme_hub.domain.images.offers import CatalogueImage, Offer, To
 from carme_hub.domain.images.wanted import Wanted
 from carme_hub.domain.wording import escaped
@@ -144,13 +145,15 @@ class Publisher:
             if not wanted.is_due:
                 self._say(f"{build.name} of {build.user}: an administrator has to allow it. {wanted.beyond}")
                 return
+        way = System if build.kind == CONTAINERFILE else None
         try:
             if wanted.is_allowed:
-                path = publish(build, self._store, self._options(), wanted.digest if wanted.needs_leave else "")
+                expect = wanted.digest if wanted.needs_leave else ""
+                path = publish(build, self._store, self._options(), expect, way)
                 named = published_before(build, self._store)
                 self._written(build, named.digest if named is not None else "", path, done)
             else:
-                made = prepare(build, self._store, self._options())
+                made = prepare(build, self._store, self._options(), way)
                 found = "\n".join(made.packages)[:_MOST_FOUND]
                 what = f"waits for an administrator: {made.digest}, in {made.folder}"
                 self._store_answer(build, wanted.prepared(made.digest, found), what, done, failed=0)
@@ -196,4 +199,4 @@ class Publisher:
 
 def beyond(build: Build, offer: Offer, images: Iterable[CatalogueImage], now: float) -> str:
     """Return why an offer of a build would pass on its base to people who are not offered that; "" = it would not."""
-    return passed_on(offer.to, offer.name, (build.base_digest, build.base), images, now)
+    return reaches_beyond(build, offer.to, offer.name, images, now)

@@ -81,9 +81,33 @@ class CarmeImages(LoggingConfigurable):
     build_environ = Dict(
         key_trait=Unicode(),
         value_trait=Unicode(),
-        help="""Variables for pip in the jobs that build images of users, such as a mirror of PyPI or a proxy where
-        compute nodes have no network. Not for passwords: users put those into their own ``pip.conf``. The default is
-        empty. Example: ``{"PIP_INDEX_URL": "https://pypi.example.org/simple"}``.""",
+        help="""Variables for pip, and for the steps of a Containerfile, in the jobs that build images of users, such as
+        a mirror of PyPI or a proxy where compute nodes have no network. Not for passwords: users put those into their
+        own ``pip.conf``. The default is empty. Example: ``{"PIP_INDEX_URL": "https://pypi.example.org/simple"}``.""",
+    ).tag(config=True)
+
+    build_registries = List(
+        Unicode(),
+        help="""Repositories of registries, with their host and ``*``, on which a Containerfile of a user may be built,
+        beside the images of this site that the user is offered. The default, empty, allows none. What is written here
+        runs in sessions unseen until somebody is offered it. Example:
+        ``["docker.io/library/*", "nvcr.io/nvidia/pytorch"]``.""",
+    ).tag(config=True)
+
+    build_network = Bool(
+        True,
+        help="""Whether the steps of a Containerfile have the network of their compute node. The default is on; off:
+        they have none, and use the files of their folder and what the base has. Example: ``False``.""",
+    ).tag(config=True)
+
+    build_channels = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        default_value={"conda-forge": "https://conda.anaconda.org/conda-forge"},
+        help="""Channels of conda from which an ``environment.yml`` of a user may take packages, each with the address
+        from which compute nodes fetch: a mirror, or a folder that containers see (``file://``). Others are refused. A
+        file without channels takes all of these, in this order. The default is conda-forge alone; empty: no packages
+        of conda. Example: ``{"conda-forge": "https://conda.example.org/conda-forge", "ours": "file:///srv/conda"}``.""",
     ).tag(config=True)
 
     scan = List(
@@ -99,6 +123,23 @@ class CarmeImages(LoggingConfigurable):
         for group, limits in proposal["value"].items():
             if any(not isinstance(each, int | float) or isinstance(each, bool) or each < 0 for each in limits.values()):
                 raise TraitError(f"CarmeImages.build_limits of {group or 'everybody'} are numbers from 0 up")
+        return dict(proposal["value"])
+
+    @validate("build_registries")
+    def _check_build_registries(self, proposal: dict[str, Any]) -> list[str]:
+        for each in proposal["value"]:
+            host, _, path = each.partition("/")
+            if not path or not host.strip("*.") or "://" in each or any(letter in each for letter in " @?[]"):
+                raise TraitError(
+                    f"CarmeImages.build_registries has {each!r}: write HOST/REPOSITORY, as docker.io/library/*"
+                )
+        return list(proposal["value"])
+
+    @validate("build_channels")
+    def _check_build_channels(self, proposal: dict[str, Any]) -> dict[str, str]:
+        for name, url in proposal["value"].items():
+            if not name or "@" in url or not url.startswith(("https://", "http://", "file:///")):
+                raise TraitError(f"CarmeImages.build_channels[{name!r}] is {url!r}: write a URL without a password")
         return dict(proposal["value"])
 
     @validate("stores")

@@ -19,6 +19,8 @@ from carme_hub.containers.build.job import BuildWork
 from carme_hub.containers.registry import cannot_build, cannot_run
 from carme_hub.domain.images.builds import (
     BATCH,
+    CONDA,
+    CONTAINERFILE,
     MOST_TEXT,
     NAMED,
     Build,
@@ -34,11 +36,14 @@ from carme_hub.domain.images.builds import (
     removed_at,
     requirements_of_environment,
 )
+from carme_hub.domain.images.conda import has_conda_packages, parse_environment
 from carme_hub.domain.sessions.companions import CompanionRequest, gpus_of_one_node
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import ContainerError, Refused, StoreError
 from carme_hub.images.offered import OfferedImages
+from carme_hub.images.settings import CarmeImages
+from carme_hub.spawners.companions.build_work import checked_containerfile, packages_work, system_work
 from carme_hub.spawners.companions.companions import cancel_batch_job, open_companion
 from carme_hub.spawners.hub.images.of_sessions import image_and_site
 from carme_hub.spawners.hub.shared import HubContext
@@ -47,7 +52,7 @@ from carme_hub.store.threads import in_store_thread
 #: Seconds for which the files of a removed build are still removed by jobs of its user, and how many at a time.
 REMOVED_KEPT, MOST_REMOVED = 400 * 86_400.0, 20
 _GIB = 1 << 30
-KINDS = ("requirements", "packages", "environment")
+KINDS = ("requirements", "packages", "environment", CONTAINERFILE)
 #: Kinds of images that have packages of pip alone, with which another image can begin.
 _PACKAGES = ("requirements", "packages", "environment")
 
@@ -57,27 +62,36 @@ _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a user wants built; ``text`` as ``kind`` has it."""
+    """What a user wants built; ``text`` as ``kind`` has it. ``context``: folder with the files of a Containerfile."""
 
     name: str
     kind: str
     text: str
     minutes: int = 30
     description: str = ""
+    context: str = ""
 
-    def checked(self) -> Asked:
-        """Return it with the packages as pip takes them.
+    def checked(self, settings: CarmeImages) -> Asked:
+        """Return it with the packages as pip takes them, or as what else it is.
 
         Raises:
             CannotBuild: something of it cannot be used.
         """
         if self.kind not in KINDS:
             raise CannotBuild(f"kind is one of {', '.join(KINDS)}.")
-        text = _of_environment(self.text) if self.kind == "environment" else checked_text(self.text)
-        return replace(self, name=checked_name(self.name), text=text, description=checked_description(self.description))
+        kind, text = self.kind, self.text
+        if kind == "environment":
+            kind, text = _of_environment(text, settings)
+        elif kind == CONTAINERFILE:
+            text = checked_containerfile(text, self.context, settings)
+        else:
+            text = checked_text(text)
+        description = checked_description(self.description)
+        return replace(self, kind=kind, name=checked_name(self.name), text=text, description=description)
 
 
-def _of_environment(text: str) -> str:
+def _of_environment(text: str, settings: CarmeImages) -> tuple[str, str]:
+    """Return what kind of build a file asks for, and its text."""
     if len(text) > MOST_TEXT:
         raise CannotBuild(f"environment.yml is too long: at most {MOST_TEXT >> 10} KiB.")
     try:
@@ -87,7 +101,9 @@ def _of_environment(text: str) -> str:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise CannotBuild("The file is no environment.yml: it is not YAML.") from error
-    return requirements_of_environment(value)
+    if has_conda_packages(value):
+        return CONDA, parse_environment(value, settings.build_channels).text()
+    return "environment", requirements_of_environment(value)
 
 
 def catalogue(hub: HubContext) -> OfferedImages:
@@ -138,7 +154,8 @@ async def open_build(
     Raises:
         Refused: it cannot be built, or the job is not allowed. StoreError: the database fails; nothing was submitted.
     """
-    asked, images, user = asked.checked(), catalogue(hub), str(spawner.user.name)
+    images, user = catalogue(hub), str(spawner.user.name)
+    asked = asked.checked(images.settings)
     limits = limits_of(hub, spawner.user)
     async with _locks.setdefault(user, asyncio.Lock()):
         key = key or uuid.uuid4().hex
@@ -149,14 +166,19 @@ async def open_build(
             return known, ()
         await in_store_thread(images.builds.settle, now)  # the name of one that has failed is free
         check_room(await in_store_thread(images.builds.builds, now, user), limits)
-        base = await base_of(hub, spawner, origin)
-        origin, below = base.origin, base.below
-        build = Build(id, user, asked.name, base.name, base.digest, asked.kind, whole_text(asked.text, below))
-        build = replace(build, description=asked.description, created=now, days=limits.days)
+        build = Build(id, user, asked.name, "", kind=asked.kind, text=asked.text, description=asked.description)
+        build = replace(build, created=now, days=limits.days)
+        gone, size = await removed_of(hub, user), int(limits.gib * _GIB)
+        if asked.kind == CONTAINERFILE:
+            work: BuildWork = await system_work(hub, spawner, build, asked.context, size, gone)
+            build = work.build
+        else:
+            base = await base_of(hub, spawner, origin, asked.kind)
+            origin, below = base.origin, base.below
+            job = replace(build, base=base.name, base_digest=base.digest)
+            work = packages_work(images.settings, job, size, gone, below)
+            build = replace(job, text=whole_text(job.text, below))
         wanted = await _wanted(spawner, origin, asked, limits)
-        gone = await removed_of(hub, user)
-        job = replace(build, text=asked.text)
-        work = BuildWork(job, int(limits.gib * _GIB), images.settings.build_environ, gone, below)
         await in_store_thread(images.builds.add, build)
         try:
             _, warnings = await open_companion(hub, spawner, origin, wanted, key, work)
@@ -194,8 +216,11 @@ class Base:
     below: Build | None = None
 
 
-async def base_of(hub: HubContext, spawner: Any, origin: Session) -> Base:
+async def base_of(hub: HubContext, spawner: Any, origin: Session, kind: str = "requirements") -> Base:
     """Return what an image on top of a session's would be built on.
+
+    Args:
+        kind: of the build.
 
     Raises:
         CannotBuild: none can be; the message says why.
@@ -210,6 +235,8 @@ async def base_of(hub: HubContext, spawner: Any, origin: Session) -> Base:
             f"{below.name} has more than packages of pip, and no packages are put on top of it. Choose an image of the "
             "site, and list all packages."
         )
+    if below is not None and kind == CONDA:
+        raise CannotBuild(f"Packages of conda are put on top of an image of the site; {below.name} is your own.")
     if below is not None:
         request = replace(request, image=below.base, image_digest=below.base_digest)
     if request.image in catalogue(hub).retired(view):  # nobody could start with what is built on it

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from carme_hub.containers.build.job import BuildWork
+from carme_hub.containers.build.system import plan_on_node
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.sessions.session import Request
@@ -106,6 +107,8 @@ def render_batch_job(
         argv = work.argv(spec.session_folder)
     elif work:
         document["files"][RUN_FILES] = {"mode": 0o600, "text": json.dumps(dict(work))}
-    plan = site.runtime.render(replace(container_of(session, owner, request, image, site, packages), argv=argv))
+    container = replace(container_of(session, owner, request, image, site, packages), argv=argv)
+    on_node = isinstance(work, BuildWork) and work.on_node
+    plan = plan_on_node(container) if on_node else site.runtime.render(container)
     document["plan"] = site.supervised(plan, request)
     return replace(spec, nodes=request.nodes, data=json.dumps(document, separators=(",", ":")).encode())

@@ -129,6 +129,8 @@ LEFT = {
     # test_user_builds.py builds one by day; unit tests have each kind of base, and the words of the panel.
     "cluster/images/test_builds_on_top.py": ("",),
     "browser/test_keep_image.py": ("",),
+    # What a change of carme_hub/node/images alone can break: a real buildah, and a kernel of conda.
+    "cluster/images/test_whole_builds.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),

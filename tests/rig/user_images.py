@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from carme_hub.containers.build.publish import (
+    Publishing,
     PublishOptions,
     publish,
 )
@@ -21,6 +24,9 @@ SITE = "lib/python3.11/site-packages"
 
 class Place:
     """A store with one base image, and the home of a user without rights with one build."""
+
+    #: How an image of this kind is made.
+    way: type[Publishing] | None = None
 
     def __init__(self, folder: Path) -> None:
         self.store, self.home = folder / "store", folder / "home"
@@ -53,7 +59,7 @@ class Place:
         """Publish the build."""
         self.give()
         said: list[str] = []
-        path = publish(self.build, self.store, PublishOptions(progress=said.append, **options))
+        path = publish(self.build, self.store, PublishOptions(progress=said.append, **options), way=self.way)
         self.said = said
         return path
 
@@ -65,3 +71,14 @@ class Place:
             and not list(self.store.glob(".adding*"))
             and len(list(self.store.glob(".digests/*"))) == 1
         )
+
+
+def of_user(home: Path) -> Callable[[str], Any]:
+    """Return who a user is, whose home is that of the test."""
+    real = pwd.getpwnam("nobody")
+
+    def of_test(user: str) -> Any:
+        uid = real.pw_uid if os.geteuid() == 0 else os.getuid()
+        return SimpleNamespace(pw_name=user, pw_uid=uid, pw_gid=real.pw_gid, pw_dir=str(home))
+
+    return of_test

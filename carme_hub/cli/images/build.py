@@ -43,8 +43,8 @@ class BuildApp(_ImageTask):
     """Build an image."""
 
     name = "carme-hub image build"
-    description = """Build an image of your own in a job: `carme-hub image build PATH`, with a requirements.txt, an
-    environment.yml or a folder with one, or in a session `carme-hub image build --installed`. [Its
+    description = """Build an image of your own in a job: `carme-hub image build PATH`, with a Containerfile, a
+    requirements.txt, an environment.yml or a folder with one, or in a session `carme-hub image build --installed`. [Its
     options](../howto/build-an-image.md). Without either, as an administrator: build the site's default image (Python 3,
     JupyterLab, TensorBoard; or more) from PyPI on this machine, or print one built before."""
     examples = "carme-hub image build requirements.txt --name=climate"

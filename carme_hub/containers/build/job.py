@@ -29,18 +29,28 @@ class BuildWork:
     remove: Sequence[str] = ()
     below: Build | None = None
 
-    def files(self) -> dict[str, dict[str, object]]:
-        """Return the files of the session folder."""
+    def said(self) -> dict[str, object]:
+        """Return what the program reads."""
         build = self.build
         said = {name: getattr(build, name) for name in ("id", "name", "base", "base_digest", "kind", "text")}
         said |= {"bytes": self.size_bytes, "environ": dict(self.environ), "remove": list(self.remove)}
         if self.below is not None:
             said |= {"below": self.below.id, "below_name": self.below.name}
-        return {
-            PROGRAM: {"mode": 0o600, "text": program("images/layer")},
-            "build.json": {"mode": 0o600, "text": json.dumps(said)},
-            "carme_packages.py": {"mode": 0o600, "text": program("packages")},
-        }
+        return said
+
+    def programs(self) -> dict[str, str]:
+        """Return its programs, by their names in the session folder."""
+        return {PROGRAM: program("images/layer"), "carme_packages.py": program("packages")}
+
+    def files(self) -> dict[str, dict[str, object]]:
+        """Return the files of the session folder."""
+        texts = {**self.programs(), "build.json": json.dumps(self.said())}
+        return {name: {"mode": 0o600, "text": text} for name, text in texts.items()}
+
+    @property
+    def on_node(self) -> bool:
+        """Whether it runs on the node itself, and not in the container of the base image."""
+        return False
 
     def argv(self, session_folder: str) -> tuple[str, ...]:
         """Return the command in the container of the base image."""

@@ -23,8 +23,9 @@ from typing import Any
 from carme_hub._version import __version__
 from carme_hub.containers.build.base import Base
 from carme_hub.containers.build.layer import next_in_store
+from carme_hub.containers.build.relocate import relocate
 from carme_hub.containers.build.scan import parts_of, scan
-from carme_hub.containers.build.take import take
+from carme_hub.containers.build.take import home_of, take
 from carme_hub.containers.harden import harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store.bounds import Bounds
@@ -36,14 +37,14 @@ from carme_hub.containers.store.recipe import Recipe, about, now_text, write_rec
 from carme_hub.containers.store.source import NAME, Source
 from carme_hub.containers.store.unpack import compile_python, unpack_file
 from carme_hub.domain.images.audience import BASE, BASE_NAME, source_of
-from carme_hub.domain.images.builds import Build
+from carme_hub.domain.images.builds import CONDA, CONTAINERFILE, Build
 from carme_hub.errors import ContainerError, ContainerUnavailable
 
 #: What a layer may have at its top; the rest is the build's own notes, and of nobody's concern.
 _PARTS = ("bin", "etc", "include", "lib", "lib64", "share")
 _NOT_IN_JSON = ("form", "programs")
 #: Seconds for the byte-compilation of what the base has not compiled.
-_COMPILE = 900.0
+COMPILE_SECONDS = 900.0
 
 
 class ContentChanged(ContainerError):
@@ -152,11 +153,13 @@ def parts_file(store: StoreFolder, image: str) -> Path:
 
 
 def _checked(build: Build, store: Path) -> tuple[StoreFolder, Path]:
-    """Return the store and the folder of a build's base in it."""
+    """Return the store and the folder of a build's base in it, which a system by a Containerfile may lack."""
     folder = StoreFolder(store)
     folder.check()
     if not NAME.fullmatch(build.name):
         raise ContainerError(f"{build.name!r} is not a valid image name")
+    if build.kind == CONTAINERFILE:  # a system of its own: what it began with need not be there any more
+        return folder, folder.image(build.base_digest, "dir") if build.base_digest else folder.path / "scratch"
     if not build.base_digest:
         raise ContainerError(
             f"{build.base}, below it, has no digest, so nobody can say what the image is; build it again on top of an "
@@ -174,20 +177,23 @@ def _taken(build: Build, store: Path) -> ContainerError:
 
 
 def _packages(image: Path) -> Mapping[str, Mapping[str, str]]:
-    found = about(image).get("packages")
+    found = about(image).get("packages") if (image / "image.json").is_file() else None
     return found if isinstance(found, dict) else {}
 
 
 class Publishing:
-    """One image on its way into a folder of the store: ``digests``, or ``waiting``."""
+    """One image on its way into a folder of the store, ``digests`` or ``waiting``; ``System`` is another kind of it."""
 
     def __init__(
         self, store: StoreFolder, base: Path, build: Build, options: PublishOptions, into: Path, expect: str = ""
     ) -> None:
         self._store, self._base, self._build, self._options = store, base, build, options
-        self._below = Base.of(base)
+        self._below = self._base_of(base)
         self._into, self._expect = into, expect
         self._work = store.path / f"{ADDING}{build.name}"
+
+    def _base_of(self, folder: Path) -> Base:
+        return Base.of(folder)
 
     def image(self) -> tuple[Path, str]:
         """Return the folder of the image in the store, and its digest."""
@@ -218,6 +224,8 @@ class Publishing:
             raise ContentChanged(f"its files are {digest} now, and were {self._expect}")
         # In a home files are for their user alone; what is in the store, users read.
         inner.run(["chmod", "--recursive", "u=rwX,go=rX", "--", str(layer)], tree=layer)
+        if build.kind == CONDA:
+            relocate(layer, build.layer(home_of(build.user)), next_in_store(self._below.layers), inner)
         if (before.st_dev, before.st_ino) != (layer.lstat().st_dev, layer.lstat().st_ino):
             raise ContainerError("the files are hostile: something of them has replaced their own folder")
         return self._there(digest) or self._finish(layer, steps, digest), digest
@@ -279,7 +287,7 @@ class Publishing:
     def _finish(self, layer: Path, steps: Steps, digest: str) -> Path:
         say, build = self._options.progress, self._build
         for entry in list(layer.iterdir()):
-            if entry.name not in _PARTS:
+            if entry.name not in _PARTS and not (build.kind == CONDA and entry.name == "conda"):
                 remove_tree(entry)
         tree = self._work / "tree"
         say(f"Putting it on top of {build.base}")
@@ -292,8 +300,11 @@ class Publishing:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         layer.rename(place)
         # A file can be written so that it takes hours.
-        seconds = min(steps.bounds.left(), _COMPILE)
-        compile_python(tree, Steps(self._work, replace(steps.bounds, seconds=seconds, began=time.monotonic())))
+        seconds = min(steps.bounds.left(), COMPILE_SECONDS)
+        bounds = replace(steps.bounds, seconds=seconds, began=time.monotonic())
+        compile_python(tree, Steps(self._work, bounds))
+        if build.kind == CONDA:
+            compile_python(tree, Steps(self._work, bounds), f"{layers[0]}/conda/bin/python")
         report = harden(place, owner=os.geteuid())
         say(f"Hardened: {report}")
         contents, below = look_inside(tree), self._below.about

@@ -36,6 +36,18 @@ _GRACE, _LEAST = 300.0, 8 << 20
 _DYING = 10.0
 
 
+def home_of(user: str) -> str:
+    """Return the home of a user.
+
+    Raises:
+        ContainerUnavailable: nobody says that there is such a user.
+    """
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError as error:
+        raise ContainerUnavailable(f"this machine knows no user {user}") from error
+
+
 def take(user: str, id: str, to: Path, bounds: Bounds) -> None:
     """Write the files of a user's build to a tar archive.
 

@@ -97,8 +97,11 @@ def pack(tree: Path, to: Path, steps: Steps) -> None:
     to.chmod(0o644)
 
 
-def compile_python(tree: Path, steps: Steps | None = None) -> None:
+def compile_python(tree: Path, steps: Steps | None = None, python: str = "python3") -> None:
     """Byte-compile inside the image with its own Python, as an unprivileged account, without a network.
+
+    Args:
+        python: a name in PATH, or a path inside.
 
     Raises:
         ContainerError: bubblewrap cannot be run, or the image has become larger than it may be.
@@ -106,6 +109,6 @@ def compile_python(tree: Path, steps: Steps | None = None) -> None:
     steps = steps or Steps(tree.parent, Bounds())
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--bind", str(tree), "/"]
     argv += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--setenv", "PATH"]  # noqa: S108
-    argv += ["/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin", "--", "python3", "-c", COMPILE]
+    argv += ["/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin", "--", python, "-c", COMPILE]
     # Ignore failures: some packages contain files that are not meant to be compiled, and some images have no Python.
     steps.run(argv, tree=tree, confine=False, allowed_codes=range(-64, 256))

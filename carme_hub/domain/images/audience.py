@@ -1,14 +1,16 @@
 """Whether an image may be offered to somebody: what is below it in its layers is passed on with it. Pure.
 
 An image that a user has built is on top of another one, by its digest, and contains all of that. So it is offered to
-those alone who are offered each image below it, unless an administrator knows that and allows it.
+those alone who are offered each image below it, unless an administrator knows that and allows it. One by a
+Containerfile may have files of each image of the site that a stage of it begins with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .builds import Build
+from .builds import CONTAINERFILE, Build, CannotBuild
+from .containerfile import Base, parse_containerfile
 from .offers import CatalogueImage, To
 
 #: Labels of an image that was made of a user's build: the digest and the name of the image below it.
@@ -20,7 +22,41 @@ _DEEPEST = 16
 
 def source_of(build: Build) -> str:
     """Return what the store says of where an image is from that was made of a build."""
-    return f"{_LAYER}{build.id} of {build.user} on {build.base_digest}"
+    return f"{_LAYER}{build.id} of {build.user} on {build.base_digest or build.base}"
+
+
+def stages_of(build: Build) -> list[Base] | None:
+    """Return what the stages of a build by a Containerfile begin with; None where that cannot be read any more."""
+    try:
+        return list(parse_containerfile(build.text, ["*"]).bases)
+    except CannotBuild:
+        return None
+
+
+def is_on_store(build: Build) -> bool:
+    """Return whether the image below a build is one of the site."""
+    if build.kind != CONTAINERFILE:
+        return True
+    try:
+        return parse_containerfile(build.text, ["*"]).base.kind == "store"
+    except CannotBuild:
+        return True
+
+
+def reaches_beyond(build: Build, to: To, who: str, images: Iterable[CatalogueImage], now: float) -> str:
+    """Return why an offer of a build would pass on something to people who are not offered that; "" = it would not."""
+    if build.kind != CONTAINERFILE:
+        return passed_on(to, who, (build.base_digest, build.base), images, now)
+    stages = stages_of(build)
+    if stages is None:
+        return "What its Containerfile begins with cannot be read."
+    known = list(images)
+    if is_on_store(build) and (why := passed_on(to, who, (build.base_digest, build.base), known, now)):
+        return why
+    others = {str(each) for each in stages if each.kind == "store"} - {build.base}
+    if others:
+        return f"It may have files of {', '.join(sorted(others))}, with which another part of its Containerfile begins."
+    return ""
 
 
 def is_of(image: CatalogueImage, build: Build) -> bool:

@@ -18,6 +18,8 @@ from carme_hub.errors import Refused
 from .offers import NAME
 from .wanted import Wanted
 
+#: Kinds of builds that are more than packages of pip: a whole system, and an environment of conda.
+CONTAINERFILE, CONDA = "containerfile", "conda"
 #: Beginning of the id of the batch job that builds an image, which is where a run has its name.
 BATCH = "image-"
 #: Characters of a list of packages: it is a part of the job's data document.
@@ -62,7 +64,8 @@ class Build:
 
     Attributes:
         id: of its batch job, and name of its folder. base: name of the image below it; base_digest: what that is.
-        kind: requirements, packages (of a session) or environment. text: the packages, as pip takes them.
+        kind: requirements, packages (of a session), environment, conda or containerfile. text: the packages, as pip
+            takes them; or what the environment.yml or the Containerfile says.
         days: without use after which it is removed. problem: why it failed or was removed. used: when a session last
             had it. told: when its user was told that it will be removed.
         published: name of the store's image that was made of it.
@@ -85,6 +88,11 @@ class Build:
     problem: str = ""
     wanted: Wanted | None = None
     published: str = ""
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether one can say what the image is: its base has a digest, or it is a whole system by itself."""
+        return bool(self.base_digest) or self.kind == CONTAINERFILE
 
     @property
     def last(self) -> float:

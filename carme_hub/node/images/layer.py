@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# ruff: noqa: PTH102, PTH103, PTH105, PTH107, PTH112, PTH113, PTH114, PTH118, PTH119, PTH123
+# ruff: noqa: PTH102, PTH103, PTH105, PTH107, PTH108, PTH112, PTH113, PTH114, PTH118, PTH119, PTH123
 """Builds an image of a user: packages of Python in a folder, on top of the image in whose container this runs.
 
 The batch script of the build runs it as ``python3 carme-build FOLDER`` with the base image's Python and the session
@@ -87,11 +87,14 @@ class Bound:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._end.wait(LOOK):
+        pause = LOOK
+        while not self._end.wait(pause):
+            began = time.monotonic()
             if size_of(self._folder)[0] > self._most:
                 self.broken = True
                 self._process.terminate()
                 return
+            pause = max(LOOK, 10 * (time.monotonic() - began))  # looking must not take longer than building
 
     def stop(self) -> None:
         """Look no more."""
@@ -200,6 +203,7 @@ def describe(layer: str, build: "dict[str, Any]", found: "dict[str, Any]") -> No
     about.update(
         packages=found["packages"], python=found["python"], size_bytes=size, files=files, when=int(time.time())
     )
+    about.update(found.get("more", {}))
     path = os.path.join(layer, "image.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(about, file, indent=1)
@@ -214,7 +218,9 @@ def remove_old(images: str, ids: "list[str]") -> None:
         if os.path.basename(each) == each and len(each) == 36:
             for name in (each, each + ".part"):
                 path = os.path.join(images, name)
-                if os.path.isdir(path) and not os.path.islink(path):
+                if os.path.islink(path):
+                    os.unlink(path)  # of a build with packages of conda that was killed
+                elif os.path.isdir(path):
                     shutil.rmtree(path, ignore_errors=True)
 
 

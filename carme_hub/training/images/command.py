@@ -52,10 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     build = parts.add_parser(
         "build",
         help="build an image of your own in a job",
-        description="Build an image of your own in a job: the packages of a requirements.txt, of the pip part of an "
-        "environment.yml, of a folder with one of them, or with --installed of this session, on top of an image of "
-        "the site. The log is printed; Ctrl-C leaves the job running. Exit status: 0 ready, 1 refused or failed, 2 "
-        "the hub was not reached.",
+        description="Build an image of your own in a job: by a Containerfile; or with the packages of a "
+        "requirements.txt, of an environment.yml, or with --installed of this session, on top of an image of the site. "
+        "A folder with one of these files will do. The log is printed; Ctrl-C leaves the job running. Exit status: 0 "
+        "ready, 1 refused or failed, 2 the hub was not reached.",
     )
     what = build.add_mutually_exclusive_group(required=True)
     what.add_argument("path", nargs="?", default="", help="a file, or a folder with one")
@@ -116,6 +116,7 @@ def _build(arguments: argparse.Namespace) -> int:
 def _open(hub: Hub, wanted: Wanted, arguments: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {"kind": wanted.kind, "text": wanted.text, "name": arguments.name or wanted.name}
     body |= {"minutes": arguments.minutes, "description": arguments.description}
+    body |= {"context": wanted.context} if wanted.context else {}
     key = uuid.uuid4().hex
     if is_outside():
         body["options"] = dict(hub.options)

@@ -1,4 +1,4 @@
-"""What is to be built: the packages of a file, of a folder with one, or of this session."""
+"""What is to be built: a Containerfile, the packages of a file, of a folder with one of them, or of this session."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from pathlib import Path
 from carme_hub.training.run.failures import CannotRun
 
 #: Files that a folder is searched for, the first one counts, with what each of them is.
-FILES = (("requirements.txt", "requirements"), ("environment.yml", "environment"), ("environment.yaml", "environment"))
+FILES = (
+    ("Containerfile", "containerfile"),
+    ("Dockerfile", "containerfile"),
+    ("requirements.txt", "requirements"),
+    ("environment.yml", "environment"),
+    ("environment.yaml", "environment"),
+)
 _MOST_BYTES = 64 << 10
-_CONTAINERFILES = ("Containerfile", "Dockerfile")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The packages of an image: ``kind`` is requirements, environment or packages; ``name`` a name for it."""
+    """An image: ``kind`` is requirements, environment, packages or containerfile; ``name`` a name for it.
+
+    ``context``: the folder with the files of a Containerfile.
+    """
 
     kind: str
     text: str
     name: str
+    context: str = ""
 
 
 def of_path(path: Path) -> Wanted:
@@ -37,24 +46,19 @@ def of_path(path: Path) -> Wanted:
     if path.is_dir():
         found = next(((path / name, kind) for name, kind in FILES if (path / name).is_file()), None)
         if found is None:
-            _refuse_containerfile(path)
-            raise CannotRun(f"{path} has no requirements.txt and no environment.yml. --installed takes this session's.")
-        return Wanted(found[1], _text(found[0]), _name(path.resolve().name))
-    if path.name in _CONTAINERFILES:
-        _refuse_containerfile(path.parent)
+            names = ", ".join(name for name, _ in FILES[:-1])
+            raise CannotRun(f"{path} has none of {names}. --installed takes this session's.")
+        return _wanted(found[0], found[1], path.resolve().name)
     kind = "environment" if path.suffix in (".yml", ".yaml") else "requirements"
-    own = path.stem if path.stem not in ("requirements", "environment") else path.resolve().parent.name
-    return Wanted(kind, _text(path), _name(own))
+    if any(each in path.name.lower() for each in ("containerfile", "dockerfile")):
+        kind = "containerfile"
+    usual = kind == "containerfile" or path.stem in ("requirements", "environment")
+    return _wanted(path, kind, path.resolve().parent.name if usual else path.stem)
 
 
-def _refuse_containerfile(folder: Path) -> None:
-    for name in _CONTAINERFILES:
-        if (folder / name).is_file():
-            raise CannotRun(
-                f"{folder / name}: images are built here as packages of Python on top of an image of the site, not "
-                "by a Containerfile. Write a requirements.txt, or ask an administrator to add the image that you have "
-                "built elsewhere (carme-hub image add)."
-            )
+def _wanted(file: Path, kind: str, name: str) -> Wanted:
+    context = str(file.resolve().parent) if kind == "containerfile" else ""
+    return Wanted(kind, _text(file), _name(name), context)
 
 
 def _text(path: Path) -> str:

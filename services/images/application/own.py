@@ -61,7 +61,7 @@ async def want(handler: Any, id: str, to: To, who: str, *, with_base: bool = Fal
         raise Unprocessable(f"{build.name} is not ready.")
     if build.published:
         raise Unprocessable(f"{build.published} is an image of the store already: offer that one.")
-    if not build.base_digest:
+    if not build.is_pinned:
         raise Unprocessable(
             f"{build.base}, below it, has no digest, so it cannot be offered. Build it again on an image that has one."
         )

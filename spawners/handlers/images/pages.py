@@ -126,6 +126,7 @@ class BuildsPage(BuildPage):
             "impossible": cannot_build(user.spawner.site().runtime),
             "profiles": {each.slug: each.display_name for each in offer.profiles},
             "limits": limits,
+            "channels": list(hub.images.settings.build_channels) if hub.images is not None else [],
             "sent": sent,
             "refused": refused,
             "key": secrets.token_urlsafe(16),

@@ -41,7 +41,7 @@ OF_SESSION = rf"/api/carme/sessions/({_UUID})/image-builds"
 _LARGEST_BODY = 512 << 10
 #: What is said of a build whose job has written nothing.
 WAITS = "The job waits in the queue, or begins."
-_FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str}
+_FIELDS = {"name": str, "kind": str, "text": str, "minutes": int, "description": str, "context": str}
 
 
 def asked_of(body: dict[str, Any]) -> Asked:

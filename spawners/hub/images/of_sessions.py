@@ -7,15 +7,17 @@ Prolog of its nodes which image that is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from carme_hub.containers.build.system import own_system
 from carme_hub.containers.images import pinned
 from carme_hub.containers.registry import cannot_run
 from carme_hub.containers.runtime import Image, Runtime
 from carme_hub.domain.images.audience import is_built
-from carme_hub.domain.images.builds import Build
+from carme_hub.domain.images.builds import CONTAINERFILE, Build
+from carme_hub.domain.images.containerfile_environ import variables_of
 from carme_hub.domain.images.offers import CatalogueImage
 from carme_hub.errors import ContainerError
 from carme_hub.images.offered import ImageView, OfferedImages, local_path
@@ -56,7 +58,10 @@ async def form_images(hub: HubContext, spawner: Any, groups: Sequence[str], now:
 
 def _cannot_run(runtime: Runtime, view: ImageView, name: str) -> str:
     """Return why an image of a store, or one's own on top of one, does not run here, "" = it does."""
-    known = view.images.get(view.builds[name].base if name in view.builds else name)
+    own = view.builds.get(name)
+    if own is not None and own.kind == CONTAINERFILE:
+        return cannot_run(runtime, own_system(own, "", {}))
+    known = view.images.get(own.base if own is not None else name)
     return cannot_run(runtime, _as_image(known)) if known is not None else ""
 
 
@@ -69,7 +74,8 @@ def _of_others(image: CatalogueImage) -> str:
 
 
 def _of_own(build: Build) -> str:
-    on_top = f"your own, on top of {build.base}"
+    how = "by a Containerfile on" if build.kind == CONTAINERFILE else "on"
+    on_top = f"your own, {how} top of {build.base}"
     return f"{build.description} ({on_top})" if build.description else on_top
 
 
@@ -98,6 +104,9 @@ async def image_and_site(
     view = await hub.images.view() if hub.images is not None else ImageView()
     own = view.builds.get(name)
     if image is None and hub.images is not None and own is not None and own.user == spawner.user.name:
+        if own.kind == CONTAINERFILE:
+            await hub.images.used(own)
+            return await _own_system(hub, spawner, owner, own), site
         base, site = await image_and_site(hub, spawner, owner, own.base, digest or own.base_digest)
         await hub.images.used(own)
         return replace(base, layers=(own.layer(owner.home), *base.layers)), site
@@ -112,6 +121,18 @@ async def image_and_site(
     if known is None or hub.images is None:
         return found, site
     return placed(found, known, site, hub.images)
+
+
+async def _own_system(hub: HubContext, spawner: Any, owner: Owner, own: Build) -> Image:
+    """Return a user's image by a Containerfile, with the variables that it sets."""
+    below: Mapping[str, str] = {}
+    if own.base_digest:
+        try:
+            base, _ = await image_and_site(hub, spawner, owner, own.base, own.base_digest)
+            below = dict(base.environ)
+        except ContainerError as error:  # it is offered no more, and nothing of it is needed
+            hub.log.debug("The variables of %s, below image %s, are not known: %s", own.base, own.name, error)
+    return own_system(own, owner.home, variables_of(own.text, below))
 
 
 def placed(image: Image, known: CatalogueImage, site: Site, offered: OfferedImages) -> tuple[Image, Site]:

@@ -228,7 +228,7 @@ def test_a_file_that_takes_hours_to_compile_holds_nobody_up(place: Place, monkey
         steps.run(["sleep", "30"])
 
     monkeypatch.setattr(publishing, "compile_python", compile_for_hours)
-    monkeypatch.setattr(publishing, "_COMPILE", 0.5)
+    monkeypatch.setattr(publishing, "COMPILE_SECONDS", 0.5)
     with pytest.raises(ContainerError, match="it took more than"):
         place.publish()
     assert place.is_clean()

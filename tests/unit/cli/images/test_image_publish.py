@@ -72,12 +72,12 @@ class PublisherOfForgedFiles:
     def want(self, wanted: Wanted | None) -> None:
         self.builds.change(self.build.id, wanted=wanted)
 
-    def _prepare(self, build: Build, store: Path, _options: object) -> Prepared:
+    def _prepare(self, build: Build, store: Path, _options: object, _way: object = None) -> Prepared:
         self.taken.append(build.id)
         self.meanwhile()
         return Prepared(store / ".waiting" / self.digest, self.digest, ["python rich 14"])
 
-    def _publish(self, build: Build, store: Path, _options: object, expect: str = "") -> Path:
+    def _publish(self, build: Build, store: Path, _options: object, expect: str = "", _way: object = None) -> Path:
         self.taken.append(build.id)
         self.meanwhile()
         if expect not in ("", self.digest):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from carme_hub.domain.images.audience import BASE, BASE_NAME, below, is_of, passed_on, source_of
+from carme_hub.domain.images.audience import BASE, BASE_NAME, below, is_of, passed_on, reaches_beyond, source_of
 from carme_hub.domain.images.builds import Build
 from carme_hub.domain.images.offers import CatalogueImage, Offer, Retirement, To
 
@@ -86,3 +86,16 @@ def test_labels_of_a_foreign_image_are_not_believed() -> None:
     build = Build("id", "alice", "tools", "torch", ONE)
     assert is_of(replace(foreign, source=source_of(build)), build)
     assert not is_of(replace(foreign, source=source_of(replace(build, id="id2"))), build)
+
+
+def test_what_is_built_by_a_containerfile_may_have_files_of_each_of_its_stages() -> None:
+    images = [image("torch", ONE, EVERYBODY), image("tools", TWO, group("a"))]
+    build = Build("id", "alice", "mine", "torch", ONE, kind="containerfile", text="FROM torch\nRUN make\n")
+    assert reaches_beyond(build, To.EVERYBODY, "", images, 1.0) == ""
+    assert "torch, below it" in reaches_beyond(build, To.EVERYBODY, "", images[1:], 1.0)
+    two = replace(build, text="FROM tools AS make\nRUN make\nFROM torch\nCOPY --from=make /x /x\n")
+    assert "may have files of tools" in reaches_beyond(two, To.GROUP, "b", images, 1.0)
+    public = replace(build, base="docker.io/library/python:3.12", base_digest="")
+    public = replace(public, text="FROM docker.io/library/python:3.12\nRUN make\n")
+    assert reaches_beyond(public, To.EVERYBODY, "", images, 1.0) == ""
+    assert "cannot be read" in reaches_beyond(replace(build, text="FROM\n"), To.GROUP, "a", images, 1.0)

@@ -266,7 +266,7 @@ async def test_what_the_runtime_cannot_do_is_said_before_anything_is_held(
         (Asked("../x", "requirements", "rich"), "lower-case letters"),
         (Asked("tools", "environment", "a: ["), "not YAML"),
         (Asked("tools", "environment", "a: &a [rich]\ndependencies: [{pip: [*a, *a]}]"), "parts of itself"),
-        (Asked("tools", "environment", "dependencies: [gdal]"), "packages of conda"),
+        (Asked("tools", "environment", "channels: [x]\ndependencies: [gdal]"), "channel x is not allowed"),
     ],
 )
 async def test_what_cannot_be_built_is_refused_before_anything_is_written(

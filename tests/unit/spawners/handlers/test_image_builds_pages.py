@@ -90,6 +90,20 @@ async def test_the_list_has_the_visitors_own_and_the_form(alice: Browser, images
     assert "You may have 5 images of 10 GiB at most" in text
 
 
+async def test_the_list_says_how_an_image_was_built_and_the_form_what_can_be(alice: Browser, images: Any) -> None:
+    text = "FROM base\nRUN <make>\n"
+    whole = add(images, name="whole", kind="containerfile", base="docker.io/x/y:1", base_digest="", text=text)
+    add(images, name="gis", kind="conda")
+    status, text = await get(alice, BUILDS)
+    assert status == 200
+    assert "By a Containerfile on top of docker.io/x/y:1, begun" in text
+    assert "With packages of conda on top of base, begun" in text
+    assert '<option value="containerfile" >' in text
+    assert "an environment.yml, with channels conda-forge" in text
+    status, text, _ = await alice.get(f"{BUILDS}/{whole.id}")
+    assert "RUN &lt;make&gt;" in text
+
+
 async def test_a_refused_form_is_shown_again_as_it_was_sent(
     alice: Browser, images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

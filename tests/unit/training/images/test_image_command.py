@@ -148,15 +148,23 @@ def test_what_pip_has_installed_in_the_session_is_taken_in_its_versions(tmp_path
         of_session({})
 
 
-def test_a_folder_is_searched_and_a_containerfile_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_is_searched_and_a_containerfile_takes_its_files_along(tmp_path: Path) -> None:
     folder = tmp_path / "My Climate"
     folder.mkdir()
-    with pytest.raises(CannotRun, match=r"no requirements.txt and no environment.yml"):
+    with pytest.raises(CannotRun, match=r"has none of Containerfile, Dockerfile, requirements.txt, environment.yml"):
         of_path(folder)
-    (folder / "Dockerfile").write_text("FROM x\n")
-    for path in (folder, folder / "Dockerfile"):
-        with pytest.raises(CannotRun, match=r"not by a Containerfile. Write a requirements.txt"):
-            of_path(path)
+    for name in ("Dockerfile", "Containerfile", "gpu.Dockerfile"):
+        (folder / name).write_text(f"FROM {name}\n")
+    for path, text in (
+        (folder, "Containerfile"),
+        (folder / "Dockerfile", "Dockerfile"),
+        (folder / "gpu.Dockerfile", "gpu"),
+    ):
+        found = of_path(path)
+        assert (found.kind, found.name, found.context) == ("containerfile", "my-climate", str(folder))
+        assert found.text.startswith(f"FROM {text}")
+    for name in ("Dockerfile", "Containerfile"):
+        (folder / name).unlink()
     (folder / "environment.yml").write_text("dependencies: []\n")
     assert (of_path(folder).kind, of_path(folder).name) == ("environment", "my-climate")
     (folder / "requirements.txt").write_text("rich\n")
