@@ -396,5 +396,5 @@ def _proxy_token(c: Config, folder: Path) -> None:
     if os.environ.get("CONFIGPROXY_AUTH_TOKEN") or "auth_token" in c.ConfigurableHTTPProxy:
         return
     if path.exists() and os.access(path, os.R_OK):
-        # Root's commands (`carme-hub image publish`) read the settings of a hub that is not root.
+        # Root's commands read the settings of a hub that is not root; a hub that is refuses other files of such a user.
         c.ConfigurableHTTPProxy.auth_token = read_secret(path, "the proxy's token", any_owner=os.geteuid() == 0)
