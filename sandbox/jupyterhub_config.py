@@ -7,12 +7,11 @@
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import carme_hub
-from carme_hub.containers.images import read_image
+from carme_hub.containers.images import as_setting, read_image
 from carme_hub.sandbox import disk_usage
 
 c = get_config()  # type: ignore[name-defined]
@@ -162,7 +161,7 @@ spawner.profile_list = [
 # -- the image of a class, where a test has one: sessions of one profile start with it --------------------------------
 if "CARME_SANDBOX_CLASS_IMAGE" in os.environ:
     image = read_image(Path(os.environ["CARME_SANDBOX_CLASS_IMAGE"]))
-    spawner.images = [*facts["images"], asdict(image)]
+    spawner.images = [*facts["images"], as_setting(image)]
     next(each for each in spawner.profile_list if each["slug"] == "h100")["images"] = [image.name]
 
 # -- data on nodes: Slurm's Prolog and Epilog make and empty scratch folders, where they run as root ------------------
