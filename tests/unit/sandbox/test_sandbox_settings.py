@@ -211,7 +211,9 @@ def test_what_a_sandbox_advises_names_its_state_folder(short_path: Path) -> None
 
 
 def test_reset_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("no\n"))
+    terminal = io.StringIO("no\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
     assert _cli("reset", "--state", str(tmp_path / "s")) == 1
     assert "Nothing was removed" in capsys.readouterr().out
 
