@@ -126,7 +126,8 @@ LEFT = {
     "browser/test_staging_pages.py": ("",),
     # Images on nodes and of users from first to last; unit tests have each step with real skopeo and umoci.
     "cluster/images/test_images_story.py": ("",),
-    # test_user_builds.py builds one by day; unit tests have each kind of base, and the words of the panel.
+    # Unit tests build with real pip, have each kind of base, and the words of the panel.
+    "cluster/images/test_user_builds.py": ("",),
     "cluster/images/test_builds_on_top.py": ("",),
     "browser/test_keep_image.py": ("",),
     # What a change of carme_hub/node/images alone can break: a real buildah, and a kernel of conda.

@@ -54,7 +54,7 @@ def verification_out(found: WithMembers, jobs: list[FolderJob], actor: Actor) ->
     counts = {name: int(result.get(name, 0)) for name in ("files", "verified", *FAULTS, "bad_lines", "bytes")}
     return models.VerificationOut(
         **counts,
-        said=found.folder.verified if last is not None else "",
+        said=verified_sentence(last) if last is not None else "",  # the folder was read before its jobs
         checksums=found.folder.checksums,
         ended=int(last.ended) if last is not None else 0,
         by=last.user if last is not None else "",
