@@ -54,7 +54,7 @@ def last_result(hub: Hub) -> float:
 def take_down(hub: Hub, down: Path) -> float:
     """Kill the service and keep it down until the hub rejects its last result as old; return the kill's time."""
     # A hub that is still starting ends when one of its services ends.
-    wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
+    wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 90, "the hub to be up")
     down.touch()
     end_service(hub, "quotas")
     begun = time.time()
@@ -70,7 +70,7 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
     kernel = hub.new_kernel("alice")
     hub.run_cell("alice", kernel, "mark = 'kept'")
     alice = truth.row("alice")
-    wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
+    wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 90, "the hub to be up")
     alone = "what other tests held to be settled"
     wait_for(lambda: asked(hub, "select count(*) from open_hold") == [(1,)], 90, alone)
     killed, before = time.monotonic(), last_result(hub)
