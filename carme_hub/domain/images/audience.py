@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .builds import CONTAINERFILE, Build, CannotBuild
-from .containerfile import Base, parse_containerfile
+from .containerfile import Containerfile, parse_containerfile
 from .offers import CatalogueImage, To
 
 #: Labels of an image that was made of a user's build: the digest and the name of the image below it.
@@ -25,38 +25,31 @@ def source_of(build: Build) -> str:
     return f"{_LAYER}{build.id} of {build.user} on {build.base_digest or build.base}"
 
 
-def stages_of(build: Build) -> list[Base] | None:
-    """Return what the stages of a build by a Containerfile begin with; None where that cannot be read any more."""
-    try:
-        return list(parse_containerfile(build.text, ["*"]).bases)
-    except CannotBuild:
-        return None
-
-
 def is_on_store(build: Build) -> bool:
-    """Return whether the image below a build is one of the site."""
-    if build.kind != CONTAINERFILE:
-        return True
-    try:
-        return parse_containerfile(build.text, ["*"]).base.kind == "store"
-    except CannotBuild:
-        return True
+    """Return whether the image below a build is one of the site; where that cannot be read any more, it may be."""
+    file = _containerfile(build)
+    return file is None or file.base.kind == "store"
 
 
 def reaches_beyond(build: Build, to: To, who: str, images: Iterable[CatalogueImage], now: float) -> str:
     """Return why an offer of a build would pass on something to people who are not offered that; "" = it would not."""
-    if build.kind != CONTAINERFILE:
-        return passed_on(to, who, (build.base_digest, build.base), images, now)
-    stages = stages_of(build)
-    if stages is None:
-        return "What its Containerfile begins with cannot be read."
-    known = list(images)
-    if is_on_store(build) and (why := passed_on(to, who, (build.base_digest, build.base), known, now)):
+    if is_on_store(build) and (why := passed_on(to, who, (build.base_digest, build.base), images, now)):
         return why
-    others = {str(each) for each in stages if each.kind == "store"} - {build.base}
-    if others:
-        return f"It may have files of {', '.join(sorted(others))}, with which another part of its Containerfile begins."
-    return ""
+    if build.kind != CONTAINERFILE:
+        return ""
+    file = _containerfile(build)
+    if file is None:
+        return "What its Containerfile begins with cannot be read."
+    others = sorted({str(each) for each in file.bases if each.kind == "store" and each != file.base})
+    return f"It may have files of {', '.join(others)}, with which another part of it begins." if others else ""
+
+
+def _containerfile(build: Build) -> Containerfile | None:
+    """Return what a build is built by, from whatever registry; None where it is not by one, or cannot be read."""
+    try:
+        return parse_containerfile(build.text, ["*"]) if build.kind == CONTAINERFILE else None
+    except CannotBuild:
+        return None
 
 
 def is_of(image: CatalogueImage, build: Build) -> bool:

@@ -93,9 +93,12 @@ def test_what_is_built_by_a_containerfile_may_have_files_of_each_of_its_stages()
     build = Build("id", "alice", "mine", "torch", ONE, kind="containerfile", text="FROM torch\nRUN make\n")
     assert reaches_beyond(build, To.EVERYBODY, "", images, 1.0) == ""
     assert "torch, below it" in reaches_beyond(build, To.EVERYBODY, "", images[1:], 1.0)
+    pinned = replace(build, text=f"FROM torch@{ONE}\nRUN make\n")
+    assert reaches_beyond(pinned, To.EVERYBODY, "", images, 1.0) == ""
     two = replace(build, text="FROM tools AS make\nRUN make\nFROM torch\nCOPY --from=make /x /x\n")
     assert "may have files of tools" in reaches_beyond(two, To.GROUP, "b", images, 1.0)
     public = replace(build, base="docker.io/library/python:3.12", base_digest="")
     public = replace(public, text="FROM docker.io/library/python:3.12\nRUN make\n")
     assert reaches_beyond(public, To.EVERYBODY, "", images, 1.0) == ""
     assert "cannot be read" in reaches_beyond(replace(build, text="FROM\n"), To.GROUP, "a", images, 1.0)
+    assert "torch, below it" in reaches_beyond(replace(build, text="FROM\n"), To.GROUP, "a", images[1:], 1.0)
