@@ -140,7 +140,6 @@ LEFT = {
     "cluster/containers/test_docker.py": ("",),
     # images/test_images_story.py has a session with an image by digest; the registry is in unit/containers.
     "cluster/containers/test_image_store.py": ("",),
-    "cluster/containers/test_squashfs_image.py": ("",),  # unit tests have the packing, and what a closed device says
     # The faults kill slurmctld and slurmdbd below a hub.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge", "[killed"),
     "cluster/slurm/test_unusual_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),

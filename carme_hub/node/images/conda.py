@@ -274,21 +274,13 @@ def main(arguments: "list[str]") -> int:
             parts.say(f"{type(error).__name__}: {error}")
             os._exit(1)
         os._exit(0)  # without Python's end, in which threads of py-rattler 0.28 crash now and then (SIGSEGV)
-    try:
-        with open(os.path.join(arguments[0], "build.json"), encoding="utf-8") as file:
-            build = json.load(file)
+
+    def work() -> int:
+        build = parts.description(arguments[0])
         make(arguments[0], build, os.environ["HOME"])
-    except parts.CannotBuild as error:
-        parts.say(f"not built: {error.args[1]}.")
-        return int(error.args[0])
-    except (IndexError, KeyError, ValueError) as error:
-        parts.say(f"not built: what is to be built cannot be read ({type(error).__name__}).")
-        return int(parts.BAD_DATA)
-    except OSError as error:
-        parts.say(f"not built: {error.filename or 'your home'} cannot be used: {error.strerror}.")
-        return 1
-    parts.say("the image {name} is ready: choose it in the form".format(**build))
-    return 0
+        return int(parts.ready(build))
+
+    return int(parts.exit_code(work))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 #: Exit codes; those below 64 are of pip.
@@ -256,13 +257,22 @@ def make(folder: str, build: "dict[str, Any]", home: str) -> str:
     return done
 
 
-def main(arguments: "list[str]") -> int:
-    """Build the image that ``build.json`` of the session folder describes."""
-    os.umask(0o077)
+def description(folder: str) -> "dict[str, Any]":
+    """Return what the session folder says of the build."""
+    with open(os.path.join(folder, "build.json"), encoding="utf-8") as file:
+        return dict(json.load(file))
+
+
+def ready(build: "dict[str, Any]") -> int:
+    """Say that the image is there, and return the exit code of that."""
+    say("the image {name} is ready: choose it in the form".format(**build))
+    return 0
+
+
+def exit_code(work: "Callable[[], int]") -> int:
+    """Do the work of a build, and return its exit code; where it fails, say why."""
     try:
-        with open(os.path.join(arguments[0], "build.json"), encoding="utf-8") as file:
-            build = json.load(file)
-        make(arguments[0], build, os.environ["HOME"])
+        return work()
     except CannotBuild as error:
         say(f"not built: {error.args[1]}.")
         return int(error.args[0])
@@ -272,8 +282,18 @@ def main(arguments: "list[str]") -> int:
     except OSError as error:
         say(f"not built: {error.filename or 'your home'} cannot be used: {error.strerror}.")
         return 1
-    say("the image {name} is ready: choose it in the form".format(**build))
-    return 0
+
+
+def main(arguments: "list[str]") -> int:
+    """Build the image that ``build.json`` of the session folder describes."""
+    os.umask(0o077)
+
+    def work() -> int:
+        build = description(arguments[0])
+        make(arguments[0], build, os.environ["HOME"])
+        return ready(build)
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ have none of.
 """
 
 import importlib.util
-import json
 import os
 import platform
 import shutil
@@ -275,23 +274,15 @@ def main(arguments: "list[str]") -> int:
     folder, *rest = arguments[1:] if inside else arguments
     os.umask(0o022)
     signal.signal(signal.SIGTERM, _ended_inside if inside else _ended)
-    try:
-        with open(os.path.join(folder, "build.json"), encoding="utf-8") as file:
-            build = json.load(file)
+
+    def work() -> int:
+        build = parts.description(folder)
         if not inside:
             return build_inside(folder, build)
         make(build, os.environ["HOME"], rest[0])
-    except parts.CannotBuild as error:
-        parts.say(f"not built: {error.args[1]}.")
-        return int(error.args[0])
-    except (IndexError, KeyError, ValueError) as error:
-        parts.say(f"not built: what is to be built cannot be read ({type(error).__name__}).")
-        return int(parts.BAD_DATA)
-    except OSError as error:
-        parts.say(f"not built: {error.filename or 'your home'} cannot be used: {error.strerror}.")
-        return 1
-    parts.say("the image {name} is ready: choose it in the form".format(**build))
-    return 0
+        return int(parts.ready(build))
+
+    return int(parts.exit_code(work))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
 import subprocess
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 from rig.hub import Hub, wait_for
 from rig.training import Lab
+from rig.user_wheels import UserWheels
 from test_images_story import DIGEST, describe
 
 SERVICE = "/services/images/api/v1"
@@ -30,35 +28,10 @@ class Site:
 
     def __init__(self, hub: Hub, store: Path) -> None:
         self.hub, self.store = hub, store
-        entry = pwd.getpwnam("alice")
-        self.home, self.owner = Path(entry.pw_dir), (entry.pw_uid, entry.pw_gid)
+        self.wheels = UserWheels()
+        self.home = self.wheels.home
+        self.wheels.add("carme_tool", "2.0")
         self.token = str(hub.api("POST", "/users/ada/tokens", {"note": "test"}).body["token"])
-        self.wheel("carme_tool", "2.0")
-        self.put(".config/pip/pip.conf", f"[global]\nno-index = true\nfind-links = {self.home}/wheels\n")
-
-    def put(self, name: str, text: str) -> Path:
-        """Write a file of alice's."""
-        path = self.home / name
-        made = [each for each in (path.parent, *path.parent.parents) if not each.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        for each in (path, *made):
-            os.chown(each, *self.owner)
-        return path
-
-    def wheel(self, name: str, version: str) -> None:
-        """Write a wheel with one module, which knows its version."""
-        info = f"{name}-{version}.dist-info"
-        files = {
-            f"{name}.py": f"VERSION = {version!r}\n",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        }
-        path = self.put(f"wheels/{name}-{version}-py3-none-any.whl", "")
-        with zipfile.ZipFile(path, "w") as file:
-            for each, text in files.items():
-                file.writestr(each, text)
-            file.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in (*files, f"{info}/RECORD")))
 
     def rest(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
         """Ask the images service, as ada unless somebody else is named."""
@@ -121,7 +94,7 @@ def site(demo_hub: Hub, open_folder: Path) -> Iterator[Site]:
 
 
 def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site: Site) -> None:
-    site.put("climate/requirements.txt", "carme_tool==2.0\n")
+    site.wheels.put("climate/requirements.txt", "carme_tool==2.0\n")
     lab = Lab(site.hub, profile="cpu", image="torch", cpus=1)
     status, out = lab.command("carme-hub", "image", "build", str(site.home / "climate"), "--minutes=5", timeout=180)
     assert status == 0, out
@@ -133,7 +106,7 @@ def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site
     [job] = [each for each in answer.body["batch_jobs"] if each["id"] == build["id"]]
     assert (job["run"], job["succeeded"], job["job"] > 0) == ("image-climate", True, True), "it was a job of hers"
     layer = site.home / ".carme/images" / build["id"]
-    assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.owner[0], 0), "it is hers alone"
+    assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.home.stat().st_uid, 0), "it is hers alone"
     page = str(site.hub.login("alice").get(f"/hub/carme/images/builds/{build['id']}").body)
     assert "is ready" in page
     assert "carme_tool 2.0" in page, "its log is on the page"
@@ -157,7 +130,7 @@ def test_what_is_installed_in_a_session_is_built_and_what_fails_leaves_nothing(s
     status, out = lab.command("carme-hub", "image", "build", "--installed", "--name=mine", "--minutes=5", timeout=180)
     assert status == 0, out
     assert site.builds()["mine"]["packages"] == "carme_tool==2.0\n"
-    site.put("wrong.txt", "carme_nowhere\n")
+    site.wheels.put("wrong.txt", "carme_nowhere\n")
     status, out = lab.command("carme-hub", "image", "build", "wrong.txt", "--name=wrong", "--minutes=5", timeout=180)
     assert status == 1, out
     assert "No matching distribution found for carme_nowhere" in out
@@ -186,7 +159,7 @@ def test_an_image_is_offered_to_everybody_hardened_and_used_by_somebody_else(sit
     assert wanted["beyond"] == "torch, below it, is not offered to everybody."
     decision = {"allow": True, "digest": wanted["digest"], "with_base": True}
     # What alice puts into it after it was looked at is not what is allowed.
-    file = site.put(f".carme/images/{build['id']}/lib/later.py", "LATER = True\n")
+    file = site.wheels.put(f".carme/images/{build['id']}/lib/later.py", "LATER = True\n")
     site.rest("PUT", f"builds/{build['id']}/decision", decision)
     assert "is not what was allowed" in site.publish(status=1)
     file.unlink()

@@ -20,13 +20,6 @@ DEVICES = ("usr/disk b 666 0 0 8 0", "usr/mem c 666 0 0 1 1")
 
 
 @pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> Path:
     made = tmp_path / "system"
     (made / "usr/bin").mkdir(parents=True)

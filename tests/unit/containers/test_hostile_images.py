@@ -27,13 +27,6 @@ CAPABILITY = "\x01\x00\x00\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x
 
 
 @pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
-@pytest.fixture
 def victim(open_path: Path) -> Path:
     """A file of the host beside the store, which anybody may read; ``untouched`` looks at it."""
     (open_path / "victim").write_text("of the host")

@@ -23,13 +23,6 @@ SQUASHFS = ("sqfs", "sqsh")
 
 
 @pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
-@pytest.fixture
 def system(tmp_path: Path) -> Path:
     tree = tmp_path / "system"
     (tree / "usr/bin").mkdir(parents=True)

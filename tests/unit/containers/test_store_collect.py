@@ -23,13 +23,6 @@ from carme_hub.errors import ContainerError
 BASE = layer(SYSTEM)
 
 
-@pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
 def add(store: Path, name: str, text: bytes) -> str:
     """Add an image with this text in it, or let the name stand for it; return its digest."""
     layout = store.parent / f"layout-{name}"

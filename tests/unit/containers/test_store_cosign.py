@@ -91,13 +91,6 @@ def cosigner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cosigner]:
         yield Cosigner(running, folder)
 
 
-@pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
 #: Verifies as cosign does what it takes of its arguments: the signature of this digest, by this key.
 STAND_IN = """#!/usr/bin/python3 -IS
 import base64, json, os, subprocess, sys, tempfile, urllib.request

@@ -28,13 +28,6 @@ DIST = "opt/venv/lib/python3.11/site-packages/torch-2.6.0.dist-info/METADATA"
 TORCH = layer((Entry(DIST, b"Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\nLicense: BSD-3-Clause\n\ntext"),))
 
 
-@pytest.fixture
-def store(open_path: Path) -> Path:
-    made = open_path / "store"
-    made.mkdir(mode=0o755)
-    return made
-
-
 @pytest.fixture(scope="module")
 def loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     with registry(tmp_path_factory.mktemp("registry")) as running:
