@@ -13,7 +13,7 @@ class UserWheels:
 
     def __init__(self, user: str = "alice") -> None:
         entry = pwd.getpwnam(user)
-        self.home, self._owner = Path(entry.pw_dir), (entry.pw_uid, entry.pw_gid)
+        self.home, self.owner = Path(entry.pw_dir), (entry.pw_uid, entry.pw_gid)
         self.put(".config/pip/pip.conf", f"[global]\nno-index = true\nfind-links = {self.home}/wheels\n")
 
     def put(self, name: str, text: str = "") -> Path:
@@ -23,7 +23,7 @@ class UserWheels:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         for each in (path, *made):
-            os.chown(each, *self._owner)
+            os.chown(each, *self.owner)
         return path
 
     def add(self, name: str, version: str) -> None:

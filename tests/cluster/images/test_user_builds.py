@@ -106,7 +106,7 @@ def test_a_user_builds_an_image_in_a_job_and_uses_it_in_a_session_and_a_run(site
     [job] = [each for each in answer.body["batch_jobs"] if each["id"] == build["id"]]
     assert (job["run"], job["succeeded"], job["job"] > 0) == ("image-climate", True, True), "it was a job of hers"
     layer = site.home / ".carme/images" / build["id"]
-    assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.home.stat().st_uid, 0), "it is hers alone"
+    assert (layer.stat().st_uid, layer.stat().st_mode & 0o077) == (site.wheels.owner[0], 0), "it is hers alone"
     page = str(site.hub.login("alice").get(f"/hub/carme/images/builds/{build['id']}").body)
     assert "is ready" in page
     assert "carme_tool 2.0" in page, "its log is on the page"

@@ -123,15 +123,15 @@ def whole(demo_hub: Hub, open_folder: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_a_containerfile_becomes_an_image_of_its_users_and_then_of_others(whole: WholeSite) -> None:
     site = whole.site
-    site.put("lab/Containerfile", CONTAINERFILE.format(address=whole.registry.address, digest=WHOLE))
-    site.wheel("carme_tool", "2.0")
+    site.wheels.put("lab/Containerfile", CONTAINERFILE.format(address=whole.registry.address, digest=WHOLE))
+    site.wheels.add("carme_tool", "2.0")
     subprocess.run(["cp", "-a", str(site.home / "wheels"), str(site.home / "lab/wheels")], check=True)
     said = whole.build("own-lab", str(site.home / "lab"))
     assert said.endswith("status 0"), said
     assert f"{whole.registry.address}/data:1 is sha256:" in said, "what a tag stands for is said"
     assert "STEP" in said, "the log was followed"
     assert "USER is left out" in said
-    uid = site.owner[0]
+    uid = site.wheels.owner[0]
     assert re.search(rf"\n +0 +{uid} +1\n", said), "one uid, and no root"
     build = site.builds()["own-lab"]
     assert (build["state"], build["kind"], build["base"], build["base_digest"]) == (
@@ -175,7 +175,7 @@ def test_a_containerfile_becomes_an_image_of_its_users_and_then_of_others(whole:
     ],
 )
 def test_what_is_not_built_says_why_and_leaves_nothing(whole: WholeSite, text: str, said: str) -> None:
-    whole.site.put("wrong/Containerfile", text)
+    whole.site.wheels.put("wrong/Containerfile", text)
     out = whole.build("wrong", str(whole.site.home / "wrong"))
     assert out.endswith("status 1"), out
     assert said in out
@@ -187,16 +187,16 @@ def test_what_is_not_built_says_why_and_leaves_nothing(whole: WholeSite, text: s
 
 def test_an_environment_of_conda_is_a_kernel_with_runs_also_for_others(whole: WholeSite) -> None:
     site = whole.site
-    site.wheel("carme_tool", "2.0")
+    site.wheels.add("carme_tool", "2.0")
     fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "py-rattler>=0.20,<1"]
     subprocess.run([*fetch, "--dest", str(site.home / "wheels")], check=True)
     for path in (site.home / "wheels").iterdir():
-        os.chown(path, *site.owner)
+        os.chown(path, *site.wheels.owner)
     text = "name: gis\nchannels: [{}]\ndependencies: [python, pip, carme-pure>=1, {{pip: [carme_tool]}}]\n"
-    site.put("gis/environment.yml", text.format("defaults"))
+    site.wheels.put("gis/environment.yml", text.format("defaults"))
     said = whole.build("gis", str(site.home / "gis"))
     assert "The channel defaults is not allowed here. Allowed are ours." in said
-    site.put("gis/environment.yml", text.format("ours"))
+    site.wheels.put("gis/environment.yml", text.format("ours"))
     said = whole.build("gis", str(site.home / "gis"))
     assert said.endswith("status 0"), said
     assert "carme-lib 1.5" in said
