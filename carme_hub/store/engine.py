@@ -36,6 +36,8 @@ from .threads import THREAD_COUNT
 VERSION_TABLE = "carme_alembic_version"
 #: Execution option of a connection that only reads.
 READ_ONLY = "carme_only_reads"
+#: What each connection to SQLite has: commits survive a loss of power, and a writer waits for its turn.
+SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000")
 #: PostgreSQL's advisory lock for changes of the schema: "carme" in ASCII.
 _MIGRATION_LOCK = 0x6361726D65
 #: Timeouts for a PostgreSQL that does not answer or is unreachable: in seconds, the last one in milliseconds.
@@ -152,7 +154,7 @@ def make_engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver must not begin transactions itself
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        for pragma in SQLITE_PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")

@@ -137,7 +137,9 @@ def test_an_upload_goes_on_after_a_lost_connection_and_after_the_page_was_closed
     page.get_by_label("Files", exact=True).set_input_files([source])
     expect(page.locator("#transfers")).to_contain_text("The server does not answer. Trying again.")
     expect(page.locator("#transfers")).to_contain_text("32 MiB of 70 MiB")
+    context.set_offline(True)  # a page that closes sends no more of it, either
     page.close(run_before_unload=False)
+    context.set_offline(False)
     assert not (folder / "large.bin").exists()
     again = context.new_page()
     opened(again, session, folder)

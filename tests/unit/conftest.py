@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from rig.once_per_process import _once_per_process
 from rig.prepared_sqlite import _prepared_sqlite
 from traitlets.config import Application
 
-__all__ = ["_prepared_sqlite"]
+__all__ = ["_once_per_process", "_prepared_sqlite"]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,6 +20,8 @@ from .run_folder import ENDED, NoRun, Run, all_runs, root
 
 #: Seconds for which a deleted run can be restored.
 RESTORE_SECONDS = 7 * 86400
+#: Seconds for which the conductor of a run that has ended may still write its record.
+CONDUCTOR_SECONDS = 5.0
 _DAY, _GIB = 86400, 1 << 30
 
 
@@ -83,6 +85,14 @@ def delete(run: Run) -> str:
     os.utime(run.folder)  # the time of its deletion
     run.folder.rename(target)
     return target.name
+
+
+def remove(run: Run, patience: float = CONDUCTOR_SECONDS) -> None:
+    """Remove the folder of a run that has ended and that nobody needs, once its conductor writes nothing more there."""
+    until = time.monotonic() + patience
+    while run.lock_held() and time.monotonic() < until:
+        time.sleep(0.02)
+    shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def deleted() -> list[str]:

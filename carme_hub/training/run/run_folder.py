@@ -128,7 +128,7 @@ class Run:
         except (NoRun, ValueError):
             return False
         ended = self.batch_job().get("state") == "ended"
-        return is_submitted(state) and state["state"] in LIVE and not ended and not self._lock_held()
+        return is_submitted(state) and state["state"] in LIVE and not ended and not self.lock_held()
 
     def set_batch_job(self, news: State) -> None:
         """Keep what the hub says of its batch job, with the time at which it first said that it has ended."""
@@ -234,7 +234,7 @@ class Run:
         end = time.monotonic() + timeout
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
-        if state["state"] in LIVE and not self._lock_held():
+        if state["state"] in LIVE and not self.lock_held():
             ended = {"state": "interrupted", "message": "The run was stopped before it started.", "ended": time.time()}
             write_json(self.folder / "state.json", state | ended)
             (self.folder / environment.FILE).unlink(missing_ok=True)
@@ -253,7 +253,7 @@ class Run:
         try:
             return control.ask(self.id, {"op": op, **words}, timeout)
         except control.NoConductor:
-            if not self._lock_held():
+            if not self.lock_held():
                 raise
         return control.ask_by_file(self.folder, {"op": op, **words}, max(timeout, control.FILE_TIMEOUT))
 
@@ -319,9 +319,10 @@ class Run:
     def _has_conductor(self, state: State) -> bool:
         if not state.get("conductor") and not is_submitted(state) and time.time() < state["began"] + START_TIMEOUT:
             return True  # its conductor is starting
-        return self._lock_held()
+        return self.lock_held()
 
-    def _lock_held(self) -> bool:
+    def lock_held(self) -> bool:
+        """Return whether a conductor has the lock of the run, which it keeps until its process has ended."""
         try:
             with (self.folder / "lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

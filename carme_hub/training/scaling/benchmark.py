@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any
 from carme_hub.training.launch import start
 from carme_hub.training.notebook.display_output import DisplayOutput
 from carme_hub.training.records.record import read_profile
+from carme_hub.training.run import keep
 from carme_hub.training.run.description import View, pluralize
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.private_files import write_json
@@ -212,7 +212,7 @@ class _Measurement:
         self.runs += found
         rates = ", ".join(f"batch {each.batch}: {each.rate:.0f}" for each in found)
         start.print_line(f"{progress}, {pluralize(ranks, 'rank')}: samples a second at {rates}")
-        shutil.rmtree(started.folder, ignore_errors=True)  # the curve has its results
+        keep.remove(started)  # the curve has its results
 
     def profile(self) -> None:
         """Profile the most ranks with the batch size of the advice; the run is kept, so that its events can be seen."""

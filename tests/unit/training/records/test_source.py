@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,20 @@ def test_packages_have_their_versions() -> None:
     found = source.packages()
     assert found["pytest"] == pytest.__version__
     assert list(found) == sorted(found)
+
+
+def test_a_damaged_package_is_left_out_and_the_first_of_two_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, fields in (
+        ("first/Some_Thing-2.0", "Metadata-Version: 2.1\nName: Some_Thing\nVersion: 2.0\n\nVersion: of a text\n"),
+        ("first/half-1.0", "Metadata-Version: 2.1\nName: half\n\nVersion: of a text\n"),
+        ("first/empty-1.0", ""),
+        ("second/some_thing-1.0", "Metadata-Version: 2.1\nName: some-thing\nVersion: 1.0\n"),
+    ):
+        place = tmp_path / f"{folder}.dist-info"
+        place.mkdir(parents=True)
+        (place / "METADATA").write_text(fields)
+    (tmp_path / "first" / "no_metadata-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    assert source.packages() == {"some-thing": "2.0"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +51,29 @@ def test_a_deleted_run_is_gone_and_comes_back_with_all_it_had() -> None:
     assert distributed.restore("mine").folder == run.folder
     assert (run.folder / "rank-0.log").stat().st_size == 1024
     assert names() == ["mine"]
+
+
+def test_a_run_is_removed_once_its_conductor_has_written_its_last_file() -> None:
+    run = ended("mine")
+    lock = (run.folder / "lock").open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def write_the_record() -> None:
+        for number in range(200):
+            (run.folder / f"record-{number}.json").write_text("{}")
+            time.sleep(0.001)
+        lock.close()
+
+    conductor = threading.Thread(target=write_the_record)
+    conductor.start()
+    keep.remove(run)
+    conductor.join()
+    assert not run.folder.exists()
+    stuck = ended("stuck")
+    with (stuck.folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keep.remove(stuck, patience=0.05)
+    assert not stuck.folder.exists()
 
 
 def test_a_name_that_was_used_again_is_not_overwritten() -> None:

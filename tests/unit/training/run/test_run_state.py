@@ -72,7 +72,7 @@ def test_a_run_that_ends_while_somebody_looks_is_never_lost(
         looks.append(len(looks) < ends_after)
         return looks[-1]
 
-    monkeypatch.setattr(Run, "_lock_held", lock_held)
+    monkeypatch.setattr(Run, "lock_held", lock_held)
     seen = [run.state()["state"] for _ in range(4)]
     assert (set(seen) - {"running"}, seen[-1]) == ({"finished"}, "finished")
 
