@@ -39,6 +39,8 @@ test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach
 		$(BIN)/python -m pytest $$tests -q -n 2 --dist worksteal; else echo "[test-changed] nothing has changed"; fi
 
 unit: setup  ## what needs nothing real
+	@# In a new clone pytest compiles each test: once here, and not in each of five processes at the same time.
+	@test -d tests/unit/__pycache__ || $(BIN)/python -m pytest tests/unit -q --collect-only >/dev/null
 	@$(BIN)/python -m pytest tests/unit -q -n 5 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -39,7 +40,9 @@ def module_of(path: Path) -> str:
 
 def reached(paths: set[Path]) -> list[Path]:
     """Return the files of unit tests that a change of these paths can reach, sorted."""
-    graph = grimp.build_graph("carme_hub")
+    if not paths:
+        return []
+    graph = _graph()
     near = {name for path in paths if (name := module_of(path)) in graph.modules}
     modules, edge = set(near), set(near)
     for _ in range(FAR - 1):
@@ -50,18 +53,23 @@ def reached(paths: set[Path]) -> list[Path]:
     found = {ROOT / path for path in paths if path.name.startswith("test_") and UNIT in (ROOT / path).parents}
     for file in UNIT.rglob("test_*.py"):
         text = file.read_text(encoding="utf-8")
-        imported = _imports(text)
+        imported = _imports(file)
         if imported & (modules | supports) or any(name in text for name in names):
             found.add(file)
-    if paths:
-        found |= set((UNIT / "project").glob("test_*.py"))
+    found |= set((UNIT / "project").glob("test_*.py"))
     return sorted(found)
 
 
-def _imports(text: str) -> set[str]:
+@cache
+def _graph() -> grimp.ImportGraph:
+    return grimp.build_graph("carme_hub")
+
+
+@cache
+def _imports(file: Path) -> set[str]:
     """Return the modules that a file imports, each also as ``package.name`` of what it takes from a package."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -150,20 +150,25 @@ def starts(cluster: Cluster, job: int) -> int:
     return sum(line not in ("Unknown", "None") for line in lines)
 
 
+class StartLost(AssertionError):
+    """Accounting does not get to know of the start of a job any more."""
+
+
 def requeue(cluster: Cluster, job: int, user: str, incarnation: int) -> None:
     """Put a running job back into the queue, and wait until it runs again; ``incarnation`` counts from 1.
 
     On a busy machine a start that accounting has not heard of yet can be lost with the requeue, and what slurmctld sent
     while the job waited can still come after it and take the start away again.
+
+    Raises:
+        StartLost: it was.
     """
     for _ in range(2):
         try:
             cluster.wait_for(lambda: starts(cluster, job) == incarnation, within=60)
         except SandboxError as error:
             known = cluster.run("sacct", "-nDXP", "-j", str(job), "-o", "State,Submit,Start,End,NodeList").stdout
-            raise AssertionError(
-                f"{error}: incarnation {incarnation} of\n{known}{cluster.squeue('-t', 'all')}"
-            ) from None
+            raise StartLost(f"{error}: incarnation {incarnation} of\n{known}{cluster.squeue('-t', 'all')}") from None
         time.sleep(1.2)
     cluster.run("scontrol", "requeue", str(job), user=user)
     cluster.wait_job(job, "PENDING")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from jupyterhub.services.auth import HubAuth, HubOAuth
 from rig.once_per_process import _once_per_process
 from rig.prepared_sqlite import _prepared_sqlite
 from traitlets.config import Application
@@ -41,6 +42,14 @@ def _no_umask_of_others() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_login_of_another_service() -> Iterator[None]:
+    """Let no module log in at the service of another: JupyterHub keeps one per process, with the service's scopes."""
+    yield
+    HubOAuth.clear_instance()
+    HubAuth.clear_instance()
 
 
 @pytest.fixture

@@ -50,6 +50,11 @@ class Site:
         assert answer.status == 200, answer
         return {each["name"]: each for each in answer.body["image_builds"]}
 
+    def wanted(self, id: str) -> Any:
+        """Return what an administrator sees of an offer that waits for them."""
+        [found] = [each["wanted"] for each in self.rest("GET", "builds")["builds"] if each["id"] == id]
+        return found
+
     def publish(self, status: int = 0) -> str:
         """Publish what is due, as root does; return what the command said."""
         argv = [str(self.hub.demo.environment / "bin/carme-hub"), "image", "publish", f"--store={self.store}"]
@@ -154,7 +159,7 @@ def test_an_image_is_offered_to_everybody_hardened_and_used_by_somebody_else(sit
     said = site.publish()
     assert "climate of alice waits for an administrator" in said
     assert not (site.store / "climate").exists(), "nobody has allowed it"
-    [wanted] = [each["wanted"] for each in site.rest("GET", "builds")["builds"] if each["id"] == build["id"]]
+    wanted = site.wanted(build["id"])
     assert "python carme-tool 2.0" in wanted["found"]
     assert wanted["beyond"] == "torch, below it, is not offered to everybody."
     decision = {"allow": True, "digest": wanted["digest"], "with_base": True}

@@ -72,7 +72,9 @@ class WholeSite:
         id = self.site.builds()[name]["id"]
         token = str(self.hub.api("POST", "/users/alice/tokens", {"note": "test"}).body["token"])
         self.site.rest("PUT", f"builds/{id}/offer", {"to": "everybody"}, token)
-        self.site.rest("PUT", f"builds/{id}/decision", {"allow": True})
+        self.site.publish()  # the scan, of whose digest is decided
+        decision = {"allow": True, "digest": self.site.wanted(id)["digest"], "with_base": True}
+        self.site.rest("PUT", f"builds/{id}/decision", decision)
         assert f"{self.site.store}/{name}" in self.site.publish()
         wait_for(lambda: self.site.is_in_catalogue(name), 90, "the catalogue")
         bob = self.hub.login("bob")

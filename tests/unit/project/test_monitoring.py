@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -68,6 +69,7 @@ def _series(family: Any, known: Mapping[str, Sequence[str]]) -> Iterator[tuple[s
         yield family.name + suffix, labels | ({"le"} if suffix == "_bucket" else set())
 
 
+@cache
 def expressions() -> dict[str, str]:
     """Return each query, by where it stands."""
     found = {}
