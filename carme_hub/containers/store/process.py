@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,26 +150,30 @@ class Steps:
         first = ["choom", "-n", "1000", "--"] if shutil.which("choom", path=ENVIRON["PATH"]) else []
         words = ["setpriv", "--pdeathsig", "KILL", "--", *first, "prlimit", *limits, "--", *words]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = None
             try:
-                process = subprocess.Popen(
-                    words,
-                    stdin=stdin or subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                    pass_fds=pass_fds,
-                    env={**ENVIRON, "TMPDIR": str(self.work), **(environ or {})},
-                    umask=0o022,
-                    user=entry.pw_uid if entry else None,
-                    group=entry.pw_gid if entry else None,
-                    extra_groups=[] if entry else None,
-                )
-            except OSError as error:
-                raise ContainerUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from error
-            try:
+                with _uninterrupted():
+                    process = subprocess.Popen(
+                        words,
+                        stdin=stdin or subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=err,
+                        start_new_session=True,
+                        pass_fds=pass_fds,
+                        env={**ENVIRON, "TMPDIR": str(self.work), **(environ or {})},
+                        umask=0o022,
+                        user=entry.pw_uid if entry else None,
+                        group=entry.pw_gid if entry else None,
+                        extra_groups=[] if entry else None,
+                    )
                 self._wait(process, tree, tick, (out, err))
+            except OSError as error:
+                if process is not None:
+                    raise
+                raise ContainerUnavailable(f"{argv[0]} cannot be run: {error.strerror}") from error
             finally:
-                _end(process)
+                if process is not None:
+                    _end(process)
             if process.returncode not in allowed_codes:
                 why = _reason(argv[0], process.returncode, out, err)
                 killed = process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -215,6 +220,25 @@ class Steps:
         confined = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/"]
         confined += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--bind", work, work]  # noqa: S108
         return [*confined, "--chdir", work, "--", *argv]
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off what interrupts us until a process that we start is known: nobody would end it."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # no other is interrupted
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
 import tarfile
 import threading
 import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig.foreign_images import SYSTEM, Entry, below, folder, hard_link, layer, link, write_layout
@@ -252,6 +255,31 @@ def test_nothing_writes_any_more_when_a_step_is_interrupted(store: Path) -> None
         found = sum(1 for _ in work.iterdir())
         time.sleep(0.05)
         assert sum(1 for _ in work.iterdir()) == found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_step_that_is_interrupted_as_it_is_started_has_ended(
+    store: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    started, popen, before = [], subprocess.Popen, signal.getsignal(number)
+
+    def interrupted(*argv: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*argv, **options))
+        signal.raise_signal(number)
+        return started[-1]
+
+    steps = Steps(store, Bounds())
+    steps.give(store)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            steps.run(["sleep", "60"], confine=False)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    [process] = started
+    assert process.poll() == -signal.SIGKILL
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only the account has the bound")
