@@ -37,7 +37,15 @@ LEFT = {
         "a_hub_that_ended_by_itself",
         "waits_for_a_hub_that_has_none",
         "with_other_secrets_ends",
+        "hub_would_make_by_itself",
     ),
+    # Each several runs with processes of their own; one measurement, one repetition and one layer run.
+    "unit/training/scaling/test_scaling_benchmark.py": (
+        *("profiled", "ranks_that_fails", "command_measures", "function_is_measured", "never_alone"),
+    ),
+    "unit/training/records/test_repeat.py": ("a_cell_and_a_function", "by_the_python_of_then", "switched_off"),
+    "unit/node/test_layer_build.py": ("layers_of_the_base", "packages_of_the_layer"),
+    "unit/cli/images/test_images_as_root.py": ("still_write_its_database[words1",),
     # A process for each command; some of them run.
     "unit/cli/test_command_line.py": tuple(f"goes_away_is_no_error[argv{number}]" for number in range(3, 30)),
     # tests/faults and tests/cluster/sessions run many at once.
@@ -123,6 +131,11 @@ LEFT = {
     # What a change of carme_hub/node/images alone can break: a real buildah, and a kernel of conda.
     "cluster/images/test_whole_builds.py": ("",),
     "cluster/sessions/test_files_and_full_home.py": ("",),
+    # Unit tests have what the service keeps of a session that ended.
+    "cluster/sessions/test_activity_of_sessions.py": ("at_its_end",),
+    # tests/browser/test_story.py and test_apps_pages.py open others.
+    "cluster/training/test_apps_pages.py": ("started_again_by_its_next_visitor",),
+    "foreign/test_scripts.py": ("figures_and_tables",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
     "cluster/slurm/test_slurm_client.py": (

@@ -290,7 +290,7 @@ def test_the_least_used_image_makes_room_unless_something_uses_it(node: Node) ->
     # Of no other test: it looks at what any process of this machine has mounted.
     images = ["sha256:" + os.urandom(32).hex() for _ in range(3)]
     for number, digest in enumerate(images):
-        node.image(f"image{number}", digest, big=os.urandom(300 << 20) if number == 2 else b"x")
+        node.image(f"image{number}", digest, big=bytes(300 << 20) if number == 2 else b"x")
     for number, digest in enumerate(images[:2]):
         assert node.run("pull", digest).returncode == 0
         node.remember(digest, used=time.time() - 3600 + number, size=350 << 20)
