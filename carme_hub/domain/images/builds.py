@@ -162,13 +162,13 @@ def checked_text(text: object) -> str:
         raise CannotBuild("The packages contain a password. Put it into ~/.config/pip/pip.conf or ~/.netrc, mode 0600.")
     lines = [line.strip() for line in text.replace("\r\n", "\n").replace("\\\n", " ").split("\n")]
     wanted = [line for line in lines if line and not line.startswith("#")]
-    if not any(not line.startswith("-") for line in wanted):
-        raise CannotBuild("The list names no package.")
     for line in wanted:
         if line.startswith("-") and not _OPTIONS.match(line):
             raise CannotBuild(f"“{line[:80]}” cannot be used here: list the packages themselves, one on each line.")
         if _LOCAL.match(line):
             raise CannotBuild(f"“{line[:80]}” is a file: name the package, or a URL that the job can reach.")
+    if not any(not line.startswith("-") for line in wanted):
+        raise CannotBuild("The list names no package.")
     return "\n".join(lines).strip() + "\n"
 
 

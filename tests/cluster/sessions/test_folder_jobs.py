@@ -65,8 +65,9 @@ def test_a_dataset_is_compared_by_a_job_of_its_owner(sharing: Sharing) -> None:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     assert found["said"] == f"verified {day}: all 3 files are as listed"
     number = found["job"]["job"]
-    said = sharing.hub.cluster.run("sacct", "-X", "-n", "-P", "-j", str(number), "-o", "User,JobName").stdout
-    user, name = said.strip().split("|")
+    argv = ("sacct", "-X", "-n", "-P", "-j", str(number), "-o", "User,JobName")
+    wait_for(lambda: sharing.hub.cluster.run(*argv).stdout.strip(), 30, "accounting to know the job")
+    user, name = sharing.hub.cluster.run(*argv).stdout.strip().split("|")
     assert user == "alice"
     left = sharing.run_as("alice", f"ls ~/.carme/sessions/{name.removeprefix('carme-')}")
     assert left.returncode != 0, "it leaves no folder of its own"

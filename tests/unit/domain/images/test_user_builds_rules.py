@@ -51,6 +51,7 @@ def test_packages_are_lines_as_pip_takes_them() -> None:
         ("--index-url https://x/simple", "no package"),
         ("-r other.txt\nrich", "list the packages themselves"),
         ("-e .\nrich", "list the packages themselves"),
+        ("--editable .", "list the packages themselves"),
         ("--target=/etc\nrich", "list the packages themselves"),
         ("./tool", "is a file"),
         ("~/tool.whl", "is a file"),
