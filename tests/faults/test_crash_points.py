@@ -22,8 +22,8 @@ from carme_hub.errors import SandboxError
 BEFORE_SUBMIT = ("intended", "state-saved", "submitting")
 AFTER_SUBMIT = ("accepted", "noted", "proved", "answering")
 LABELS = (*BEFORE_SUBMIT, *AFTER_SUBMIT, "cancel-wanted", "any-moment")
-#: `make test` has the last point on either side of a submit, and that of a cancel.
-TRIED = LABELS if NIGHTLY else ("submitting", "accepted", "cancel-wanted")
+#: `make test` has the last point on either side of a submit, and the two of other kinds.
+TRIED = LABELS if NIGHTLY else ("submitting", "accepted", "cancel-wanted", "any-moment")
 USERS = ("alice", "bob", "tina", "ada")
 
 

@@ -1,4 +1,4 @@
-"""What unit tests in one process do once, where the products of today's libraries do it for each hub, site or page.
+"""What unit tests in one process do once, where libraries do it for each hub, site or page.
 
 Each costs milliseconds of a processor, in thousands of tests: RSA keys, templates that Jinja compiles, and the entry
 points of all installed packages. Programs that tests start do all of it themselves.

@@ -237,8 +237,8 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+        if came:  # also where nothing could be started
+            signal.raise_signal(came[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

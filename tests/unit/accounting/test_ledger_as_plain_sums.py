@@ -324,5 +324,5 @@ def test_the_ledger_and_its_rules_agree_with_plain_sums_whatever_happens(empty: 
     Everybody.empty = empty
     # To make a story short takes minutes, so only the nightly run does it.
     phases = [each for each in Phase if NIGHTLY or each is not Phase.shrink]
-    few = settings(max_examples=500 if NIGHTLY else 12, stateful_step_count=50, phases=phases)
+    few = settings(max_examples=500 if NIGHTLY else 20, stateful_step_count=50, phases=phases)
     run_state_machine_as_test(Everybody, settings=few)
