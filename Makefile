@@ -29,10 +29,10 @@ demo-check: setup  ## walk through the demo with a real browser, with screenshot
 
 test: setup  ## everything that a release needs; a quarter of an hour on two cores
 	@# Several at a time: most of a story is waiting; the longest first. The output of each comes when it is done.
-	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
-	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (ten minutes)"
-	@$(MAKE) --no-print-directory -j 3 --output-sync=target cluster faults browser other-slurm hub-suite
+	@echo "[test] ruff, mypy and the others, beside them the unit tests and JupyterHub's own (five minutes)"
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target unit lint hub-suite
+	@echo "[test] stories on a real Slurm, faults, a browser, Slurm 24.11 (ten minutes)"
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target cluster faults browser other-slurm
 
 test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
 	@tests=$$($(BIN)/python tests/changed.py $(BASE)) && if [ -n "$$tests" ]; then \

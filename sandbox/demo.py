@@ -181,7 +181,7 @@ class Demo:
                     raise SandboxError(f"The hub ended at its start. The end of {self.log}:\n{_tail(self.log)}")
                 if time.monotonic() > deadline:
                     raise SandboxError(f"{path} does not answer. The end of {self.log}:\n{_tail(self.log)}")
-                time.sleep(0.1)
+                time.sleep(0.25)  # each question costs the starting hub a redirect and a page of an error
 
     def _answers(self, path: str) -> bool:
         try:

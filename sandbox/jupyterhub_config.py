@@ -35,6 +35,7 @@ switches: dict[str, Any] = {
     "folders": "CARME_SANDBOX_FOLDERS" in os.environ,
     "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
 }
+switches |= dict.fromkeys(os.environ.get("CARME_SANDBOX_WITHOUT", "").split(), False)  # services that a test leaves out
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
@@ -49,6 +50,7 @@ for service in c.JupyterHub.services:
         "CARME_SANDBOX_NO_SHOW",
         "CARME_SANDBOX_RUNTIME",
         "CARME_SANDBOX_SAMPLES",
+        "CARME_SANDBOX_WITHOUT",
     )
     service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
 

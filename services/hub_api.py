@@ -6,6 +6,8 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -64,5 +66,11 @@ async def stop_server(user: str, name: str, *, timeout: float = 20.0) -> None:
 def _client_tls() -> ssl.SSLContext | None:
     names = ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
     key, certificate, authority = (os.environ.get(name, "") for name in names)
-    context: ssl.SSLContext | None = make_ssl_context(key, certificate, cafile=authority) if key else None
+    return _context(key, certificate, authority, Path(certificate).stat().st_mtime_ns) if key else None
+
+
+@lru_cache(maxsize=1)
+def _context(key: str, certificate: str, authority: str, _written: int) -> ssl.SSLContext:
+    """Return a client's context; it is made once for each certificate: it reads all authorities of the system."""
+    context: ssl.SSLContext = make_ssl_context(key, certificate, cafile=authority)
     return context
