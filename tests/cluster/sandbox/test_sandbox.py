@@ -90,8 +90,8 @@ def test_nothing_listens_off_loopback(quiet: Cluster) -> None:
         for link in Path(f"/proc/{record.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 target = str(link.readlink())
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
     listening = {}
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
