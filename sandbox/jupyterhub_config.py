@@ -188,7 +188,8 @@ if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
             "name": "sandbox-check",
             "scopes": [
                 *("admin:users", "admin:servers", "access:servers", "tokens", "read:hub", "read:metrics", "proxy"),
-                *("access:services!service=images", "custom:carme:images:nodes"),  # as nodes that keep copies have
+                # as nodes that keep copies have
+                *(("access:services!service=images", "custom:carme:images:nodes") if switches["images"] else ()),
             ],
             "services": ["sandbox-check"],
         },
