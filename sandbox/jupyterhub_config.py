@@ -35,7 +35,6 @@ switches: dict[str, Any] = {
     "folders": "CARME_SANDBOX_FOLDERS" in os.environ,
     "json_logs": "CARME_SANDBOX_JSON_LOGS" in os.environ,
 }
-switches |= dict.fromkeys(os.environ.get("CARME_SANDBOX_WITHOUT", "").split(), False)  # services that a test leaves out
 carme_hub.configure(c, state_folder=facts["folder"], **switches)
 for service in c.JupyterHub.services:
     names = (
@@ -50,7 +49,6 @@ for service in c.JupyterHub.services:
         "CARME_SANDBOX_NO_SHOW",
         "CARME_SANDBOX_RUNTIME",
         "CARME_SANDBOX_SAMPLES",
-        "CARME_SANDBOX_WITHOUT",
     )
     service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
 
@@ -188,8 +186,7 @@ if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
             "name": "sandbox-check",
             "scopes": [
                 *("admin:users", "admin:servers", "access:servers", "tokens", "read:hub", "read:metrics", "proxy"),
-                # as nodes that keep copies have
-                *(("access:services!service=images", "custom:carme:images:nodes") if switches["images"] else ()),
+                *("access:services!service=images", "custom:carme:images:nodes"),  # as nodes that keep copies have
             ],
             "services": ["sandbox-check"],
         },

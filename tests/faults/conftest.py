@@ -7,17 +7,10 @@ from collections.abc import Iterator
 import pytest
 from rig.books import disagreements
 from rig.hub import Hub, wait_for
-from rig.nightly import NIGHTLY
 from rig.oracle import Oracle
 from rig.truth import Truth
 
 from carme_hub.sandbox.sandbox import Sandbox
-
-
-@pytest.fixture(scope="session")
-def hub_environment() -> dict[str, str]:
-    """By day without two services that no fault here is in, since these hubs start some thirty times; all by night."""
-    return {} if NIGHTLY else {"CARME_SANDBOX_WITHOUT": "activity images"}
 
 
 @pytest.fixture(scope="session")
